@@ -1,0 +1,334 @@
+package graph
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/moegraph/moegraph/memory"
+)
+
+// Options say how to compile. The zero value is the default.
+type Options struct {
+	// Streams is the most streams the plan may use; 0 means 4. The cost model uses fewer where more gain nothing.
+	Streams int
+	// ForceStreams makes the planner use Streams streams wherever the graph is wide enough, whatever the
+	// cost model says.
+	ForceStreams bool
+	// NoFuse keeps every node as it was built. Fusing may only skip a 16-bit rounding.
+	NoFuse bool
+	// Debug turns on checks and disturbances for tests.
+	Debug Debug
+}
+
+// Debug are checks and disturbances.
+type Debug struct {
+	Poison  bool   // fill workspaces and outputs with byte 0xFF before each replay
+	Jitter  uint64 // not 0: sleep at random before each node, from this seed
+	Offsets bool   // check offsets, counts and ids, which only the data can tell
+}
+
+// Step is one node of a Program with its place in the schedule.
+type Step struct {
+	Name    string
+	Op      Op
+	In      []*Value // nil where an operand is absent
+	Out     []*Value // nil where nobody needs the output
+	Stream  int
+	Waits   []int // indices of the steps on other streams that must be done first, without redundant ones
+	Cost    Cost
+	StartUS float64 // in the cost model's simulation
+	EndUS   float64
+
+	scratch int64
+	deps    []int // steps that must come first: data, updates of variables
+	nodeIDs []int // of the nodes that it stands for
+}
+
+// Deps returns the steps that must be complete before this one starts, on whatever stream.
+func (s *Step) Deps() []int { return append([]int(nil), s.deps...) }
+
+// compilation is the state that the passes hand on.
+type compilation struct {
+	g     *Graph
+	dev   Device
+	opt   Options
+	steps []*Step
+	prog  *Program
+}
+
+// passes, in order. Pruning and dropping come first so that fusing sees only uses that count; dropping comes again
+// since fusing removes uses; dependencies before streams; streams before memory, because two buffers
+// may share bytes only if the streams' order allows it.
+var passes = []struct {
+	name string
+	run  func(*compilation) error
+}{
+	{"prune", (*compilation).prune},
+	{"drop unused outputs", (*compilation).dropOutputs},
+	{"fuse", (*compilation).fuse},
+	{"drop unused outputs", (*compilation).dropOutputs},
+	{"check the device", (*compilation).checkDevice},
+	{"dependencies", (*compilation).dependencies},
+	{"streams", (*compilation).streams},
+	{"memory", (*compilation).place},
+	{"verify", (*compilation).verify},
+}
+
+// Compile plans the graph for a device. It returns the first mistake that was made while building. The graph
+// may be compiled again, with other options or for other devices, and extended afterwards.
+func (g *Graph) Compile(dev Device, opt Options) (prog *Program, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			prog, err = nil, fmt.Errorf("graph %q: internal error while compiling: %v", g.name, r)
+		}
+	}()
+	if g.err != nil {
+		return nil, g.err
+	}
+	if dev == nil {
+		return nil, usagef("Compile of graph %q: want a device from Open", g.name)
+	}
+	if opt.Streams < 0 || opt.Streams > 64 {
+		return nil, BadShape("Options.Streams", opt.Streams, "0 (chosen) to 64")
+	}
+	c := &compilation{g: g, dev: dev, opt: opt, prog: &Program{graph: g.name, dev: dev, opt: opt}}
+	c.prog.outputs = append(c.prog.outputs, g.outputs...)
+	c.prog.inputs = append(c.prog.inputs, g.inputs...)
+	c.prog.equal = append(c.prog.equal, g.equal...)
+	for _, p := range passes {
+		if err := p.run(c); err != nil {
+			return nil, fmt.Errorf("graph %q: %s: %w", g.name, p.name, err)
+		}
+	}
+	return c.prog, nil
+}
+
+// prune keeps the nodes that an output or an update of a variable depends on.
+func (c *compilation) prune() error {
+	live := make([]bool, len(c.g.nodes))
+	var mark func(v *Value)
+	mark = func(v *Value) {
+		for v != nil && v.node != nil && !live[v.node.id] {
+			live[v.node.id] = true
+			for _, in := range v.node.in {
+				mark(in)
+				mark(in.Rows())
+			}
+			for _, out := range v.node.out {
+				mark(out.Rows())
+			}
+			return
+		}
+	}
+	for _, o := range c.prog.outputs {
+		mark(o.v)
+		mark(o.v.rows)
+	}
+	for _, n := range c.g.nodes {
+		if n.updates() {
+			live[n.id] = true
+			for _, in := range n.in {
+				mark(in)
+				mark(in.Rows())
+			}
+		}
+	}
+	for _, n := range c.g.nodes {
+		if live[n.id] {
+			c.steps = append(c.steps, c.step(n))
+		}
+	}
+	return nil
+}
+
+// updates says whether the node rewrites a variable or has another effect.
+func (n *Node) updates() bool {
+	for i, o := range n.op.Operands() {
+		if o.Update && n.in[i] != nil {
+			return true
+		}
+	}
+	e, ok := n.op.(Effecter)
+	return ok && e.Effect()
+}
+
+func (c *compilation) step(n *Node) *Step {
+	return &Step{
+		Name: n.name, Op: n.op, nodeIDs: []int{n.id},
+		In: append([]*Value(nil), n.in...), Out: append([]*Value(nil), n.out...),
+	}
+}
+
+// node returns the step as a Node, for the Op interfaces that take one.
+func (s *Step) node(g *Graph) *Node {
+	return &Node{g: g, id: s.nodeIDs[0], name: s.Name, op: s.Op, in: s.In, out: s.Out}
+}
+
+// dropOutputs removes outputs that no step and no caller needs, so that they take neither time nor bytes.
+func (c *compilation) dropOutputs() error {
+	used := c.uses()
+	for _, s := range c.steps {
+		for i, v := range s.Out {
+			if v != nil && used[v] == 0 {
+				s.Out[i] = nil
+			}
+		}
+	}
+	return nil
+}
+
+// uses counts the readers of each value: operands, row counts and outputs of the graph.
+func (c *compilation) uses() map[*Value]int {
+	used := map[*Value]int{}
+	for _, s := range c.steps {
+		for _, v := range s.reads() {
+			used[v]++
+		}
+	}
+	for _, o := range c.prog.outputs {
+		used[o.v]++
+		if o.v.rows != nil {
+			used[o.v.rows]++
+		}
+	}
+	return used
+}
+
+// reads lists what the step reads: operands, and the row counts of operands and outputs. A value stands
+// once for each operand.
+func (s *Step) reads() []*Value {
+	var vs []*Value
+	seen := map[*Value]bool{}
+	for _, v := range s.In {
+		if v != nil {
+			vs = append(vs, v)
+			seen[v] = true
+		}
+	}
+	for _, v := range append(append([]*Value(nil), s.In...), s.Out...) {
+		if r := v.Rows(); r != nil && !seen[r] && !s.makes(r) {
+			vs = append(vs, r)
+			seen[r] = true
+		}
+	}
+	return vs
+}
+
+func (s *Step) makes(v *Value) bool {
+	for _, o := range s.Out {
+		if o == v {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *compilation) checkDevice() error {
+	for _, s := range c.steps {
+		if err := c.dev.Check(s.Op); err != nil {
+			return fmt.Errorf("%s %q: %w", s.Op.Kind(), s.Name, err)
+		}
+		n := s.node(c.g)
+		if sc, ok := s.Op.(Scratcher); ok {
+			s.scratch = sc.Scratch(n)
+		}
+		s.Cost = costOf(n)
+	}
+	return nil
+}
+
+// costOf counts flops by the op's own rule, and every operand and live output once.
+func costOf(n *Node) Cost {
+	var c Cost
+	if f, ok := n.op.(Coster); ok {
+		c.Flops = f.Flops(n)
+	}
+	for i, v := range n.in {
+		c.Bytes += v.Bytes()
+		if v != nil && n.op.Operands()[i].Update {
+			c.Bytes += v.Bytes()
+		}
+	}
+	for _, v := range n.out {
+		c.Bytes += v.Bytes()
+	}
+	return c
+}
+
+// dependencies orders the steps: a reader after the maker, and around each update of a variable the readers
+// and writers in the order of building.
+func (c *compilation) dependencies() error {
+	maker := map[*Value]int{}
+	writer := map[*variable]int{}
+	readers := map[*variable][]int{}
+	for i, s := range c.steps {
+		deps := map[int]bool{}
+		for _, v := range s.reads() {
+			if v.node != nil {
+				j, ok := maker[v]
+				if !ok {
+					return fmt.Errorf("%q reads %q, which nothing makes before it", s.Name, v.Name())
+				}
+				deps[j] = true
+			}
+		}
+		ops := s.Op.Operands()
+		for k, v := range s.In {
+			if v == nil || v.variable == nil {
+				continue
+			}
+			if w, ok := writer[v.variable]; ok {
+				deps[w] = true
+			}
+			if ops[k].Update {
+				for _, r := range readers[v.variable] {
+					deps[r] = true
+				}
+			}
+		}
+		for k, v := range s.In {
+			if v == nil || v.variable == nil {
+				continue
+			}
+			if ops[k].Update {
+				writer[v.variable] = i
+				readers[v.variable] = nil
+			} else {
+				readers[v.variable] = append(readers[v.variable], i)
+			}
+		}
+		for _, v := range s.Out {
+			if v != nil {
+				maker[v] = i
+			}
+		}
+		delete(deps, i)
+		s.deps = sortedKeys(deps)
+	}
+	return nil
+}
+
+func sortedKeys(set map[int]bool) []int {
+	keys := make([]int, 0, len(set))
+	for k := range set {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// order returns the happens-before edges of the schedule: stream order and waits.
+func (p *Program) order() memory.Order {
+	o := memory.Order{Nodes: len(p.steps)}
+	last := map[int]int{}
+	for i, s := range p.steps {
+		if j, ok := last[s.Stream]; ok {
+			o.Edges = append(o.Edges, [2]int{j, i})
+		}
+		last[s.Stream] = i
+		for _, w := range s.Waits {
+			o.Edges = append(o.Edges, [2]int{w, i})
+		}
+	}
+	return o
+}

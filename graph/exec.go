@@ -1,0 +1,502 @@
+package graph
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/moegraph/moegraph/dtype"
+	"gorgonia.org/tensor"
+)
+
+// Exec is a Program bound to variables and to memory of its own: inputs, outputs and an arena. It is made by
+// Program.Exec and serves one call at a time.
+type Exec struct {
+	mu      sync.Mutex
+	p       *Program
+	store   *varStore // nil if the Program uses no variable
+	writes  bool      // the Program updates variables
+	tensors map[*Value]*Tensor
+	inputs  map[*Value]*inputState
+	owned   []Memory // freed by Close
+	arena   Memory
+	poison  []Memory
+	runner  Runner
+	closed  bool
+}
+
+type inputState struct {
+	t       *Tensor
+	mem     Memory // for data that must be converted or copied; made when first needed
+	written bool
+	used    bool // some step or output needs it
+}
+
+// Exec binds the Program to vars, which may be nil if it uses no variables, and allocates what a replay needs.
+func (p *Program) Exec(vars *Vars) (*Exec, error) {
+	e := &Exec{p: p, tensors: map[*Value]*Tensor{}, inputs: map[*Value]*inputState{}}
+	if err := e.open(vars); err != nil {
+		return nil, errors.Join(fmt.Errorf("program %q: %w", p.graph, err), e.release())
+	}
+	return e, nil
+}
+
+func (e *Exec) open(vars *Vars) error {
+	if vars != nil {
+		if err := vars.Err(); err != nil {
+			return err
+		}
+	}
+	if err := e.bindVars(vars); err != nil {
+		return err
+	}
+	p := e.p
+	var err error
+	if e.arena, err = e.alloc(p.plan.Peak, fmt.Sprintf("arena of %q with %d workspaces", p.graph, len(p.buffers))); err != nil {
+		return err
+	}
+	e.poison = append(e.poison, e.arena)
+	scratch := map[int]*Tensor{}
+	for _, b := range p.buffers {
+		t := &Tensor{DType: dtype.Uint8, Mem: e.arena, Off: b.Offset}
+		if b.value != nil {
+			t.DType, t.Shape = b.value.dt, b.value.shape
+			e.tensors[b.value] = t
+		} else {
+			scratch[b.step] = t
+		}
+		t.Data = view(e.arena, b.Offset, b.Size)
+	}
+	for _, v := range p.external {
+		mem, err := e.alloc(v.Bytes(), "output "+v.Name())
+		if err != nil {
+			return err
+		}
+		e.poison = append(e.poison, mem)
+		e.tensors[v] = &Tensor{DType: v.dt, Shape: v.shape, Mem: mem, Data: view(mem, 0, v.Bytes())}
+	}
+	for _, in := range p.inputs {
+		if err := e.openInput(in); err != nil {
+			return err
+		}
+	}
+	for v, t := range e.tensors {
+		t.Count = e.tensors[v.rows]
+	}
+	calls := make([]*Call, len(p.steps))
+	for i, s := range p.steps {
+		calls[i] = &Call{Name: s.Name, Op: s.Op, In: e.list(s.In), Out: e.list(s.Out), Debug: p.opt.Debug.Offsets}
+		if t := scratch[i]; t != nil {
+			calls[i].Scratch = t.Data
+		}
+	}
+	e.runner, err = p.dev.Load(p, calls)
+	return err
+}
+
+func (e *Exec) list(vs []*Value) []*Tensor {
+	ts := make([]*Tensor, len(vs))
+	for i, v := range vs {
+		if v != nil {
+			ts[i] = e.tensors[v]
+		}
+	}
+	return ts
+}
+
+func (e *Exec) alloc(bytes int64, what string) (Memory, error) {
+	mem, err := e.p.dev.Alloc(bytes, what)
+	if err == nil {
+		e.owned = append(e.owned, mem)
+	}
+	return mem, err
+}
+
+// view returns the bytes of host memory, nil for memory that Go cannot reach.
+func view(mem Memory, off, n int64) []byte {
+	if hm, ok := mem.(HostMemory); ok {
+		return hm.Bytes()[off : off+n : off+n]
+	}
+	return nil
+}
+
+// bindVars gives the variables memory and tensors.
+func (e *Exec) bindVars(vars *Vars) error {
+	seen := map[*variable]bool{}
+	var xs []*variable
+	use := func(v *Value, update bool) error {
+		if v == nil || v.variable == nil {
+			return nil
+		}
+		e.writes = e.writes || update
+		if vars == nil {
+			return usagef("want the Vars that holds %q", v.Name())
+		}
+		if v.variable.store != vars.s {
+			return usagef("variable %q belongs to another Vars than the one given", v.Name())
+		}
+		if !seen[v.variable] {
+			seen[v.variable] = true
+			xs = append(xs, v.variable)
+			e.tensors[v] = &Tensor{DType: v.dt, Shape: v.shape}
+		}
+		return nil
+	}
+	for _, s := range e.p.steps {
+		ops := s.Op.Operands()
+		for i, v := range s.In {
+			if err := use(v, ops[i].Update); err != nil {
+				return err
+			}
+		}
+	}
+	for _, o := range e.p.outputs {
+		if err := use(o.v, false); err != nil {
+			return err
+		}
+	}
+	if len(xs) == 0 {
+		return nil
+	}
+	e.store = vars.s
+	if err := vars.s.bind(e.p.dev, xs); err != nil {
+		return err
+	}
+	for v, t := range e.tensors {
+		t.Mem = v.variable.mem
+		t.Data = view(t.Mem, 0, t.Mem.Size())
+	}
+	return nil
+}
+
+func (e *Exec) openInput(in *Value) error {
+	st := &inputState{t: &Tensor{DType: in.dt, Shape: in.shape}, used: e.p.needs(in)}
+	e.inputs[in] = st
+	e.tensors[in] = st.t
+	if in.rows == nil {
+		return nil
+	}
+	mem, err := e.alloc(4, "row count of input "+in.name)
+	if err != nil {
+		return err
+	}
+	e.tensors[in.rows] = &Tensor{DType: dtype.Int32, Shape: []int{1}, Mem: mem, Data: view(mem, 0, 4)}
+	return nil
+}
+
+// needs says whether a step or an output uses the input or its row count.
+func (p *Program) needs(in *Value) bool {
+	is := func(v *Value) bool { return v == in || (v != nil && v == in.rows) }
+	for _, s := range p.steps {
+		if slices.ContainsFunc(s.reads(), is) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(p.outputs, func(o output) bool { return is(o.v) })
+}
+
+// find returns the Exec's Value for v, which may be a variable's handle.
+func (e *Exec) find(v *Value) *Value {
+	if v == nil {
+		return nil
+	}
+	if _, ok := e.tensors[v]; ok {
+		return v
+	}
+	if v.variable != nil {
+		for w := range e.tensors {
+			if w.variable == v.variable {
+				return w
+			}
+		}
+	}
+	return nil
+}
+
+// Write gives an input its data for the replays that follow: a slice or a *tensor.Dense. The number of rows
+// is the data's; where the input's first dimension is no capacity it must match. On the host device data
+// of the input's own format is used in place: it must not change until the replay has returned.
+// Floats of another format are converted into memory of the Exec.
+func (e *Exec) Write(input *Value, data any) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return usagef("Write to a closed Exec of %q", e.p.graph)
+	}
+	st := e.inputs[input]
+	if st == nil {
+		return usagef("Write: %q is no input of program %q", input.Name(), e.p.graph)
+	}
+	if err := e.write(input, st, data); err != nil {
+		return fmt.Errorf("input %q: %w", input.Name(), err)
+	}
+	st.written = true
+	return nil
+}
+
+func (e *Exec) write(input *Value, st *inputState, data any) error {
+	d, err := dataOf(data)
+	if err != nil {
+		return err
+	}
+	rows, err := rowsOf(input, d)
+	if err != nil {
+		return err
+	}
+	n := input.dt.Bytes(rows * rowElems(input))
+	w, inPlace := e.p.dev.(Wrapper)
+	if inPlace && d.fits(input.dt) {
+		st.t.Mem, st.t.Data = w.Wrap(d.bytes), d.bytes
+	} else if err := e.copyIn(input, st, d, n); err != nil {
+		return err
+	}
+	if input.rows == nil {
+		return nil
+	}
+	return e.tensors[input.rows].Mem.Write(0, []byte{byte(rows), byte(rows >> 8), byte(rows >> 16), byte(rows >> 24)})
+}
+
+// copyIn converts or copies d into memory of the Exec.
+func (e *Exec) copyIn(input *Value, st *inputState, d hostData, n int) error {
+	if st.mem == nil {
+		mem, err := e.alloc(input.Bytes(), "input "+input.name)
+		if err != nil {
+			return err
+		}
+		st.mem = mem
+	}
+	st.t.Mem, st.t.Data = st.mem, view(st.mem, 0, st.mem.Size())
+	if st.t.Data != nil {
+		return d.into(input.dt, st.t.Data[:n])
+	}
+	buf := make([]byte, n)
+	if err := d.into(input.dt, buf); err != nil {
+		return err
+	}
+	return st.mem.Write(0, buf)
+}
+
+func rowElems(v *Value) int {
+	n := 1
+	for _, d := range v.shape[min(1, len(v.shape)):] {
+		n *= d
+	}
+	return n
+}
+
+// rowsOf checks the data's size and returns its number of rows.
+func rowsOf(input *Value, d hostData) (int, error) {
+	have, width := d.elems(), rowElems(input)
+	if input.dt == dtype.E2M1 && d.size == 1 {
+		have *= 2
+	}
+	if d.shape != nil && (len(d.shape) != len(input.shape) || shapeString(d.shape[1:], false) != shapeString(input.shape[1:], false)) {
+		return 0, BadShape("data", d.describe(), "%s", input.Text())
+	}
+	if input.rows == nil {
+		if have != input.Elems() {
+			return 0, BadShape("data", d.describe(), "%d elements for %s", input.Elems(), input.Text())
+		}
+		if len(input.shape) == 0 {
+			return 1, nil
+		}
+		return input.shape[0], nil
+	}
+	if width == 0 {
+		return 0, BadShape("data", d.describe(), "rows of at least one element")
+	}
+	if have%width != 0 || have/width > input.shape[0] {
+		return 0, BadShape("data", d.describe(), "a multiple of %d elements, at most %d rows, for %s", width, input.shape[0], input.Text())
+	}
+	return have / width, nil
+}
+
+// Replay runs the Program once. The context is looked at before the start: a replay runs whole or not at
+// all. An error of a node leaves outputs and updated variables unspecified.
+func (e *Exec) Replay(ctx context.Context) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return usagef("Replay of a closed Exec of %q", e.p.graph)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := e.ready(); err != nil {
+		return err
+	}
+	if e.store != nil {
+		if !e.writes {
+			e.store.replay.RLock()
+			defer e.store.replay.RUnlock()
+		} else {
+			if !e.store.writing.CompareAndSwap(false, true) {
+				return usagef("Replay of %q: another Exec is updating the same variables: replay one after the other", e.p.graph)
+			}
+			defer e.store.writing.Store(false)
+			e.store.replay.Lock()
+			defer e.store.replay.Unlock()
+		}
+	}
+	if e.p.opt.Debug.Poison {
+		for _, m := range e.poison {
+			if err := fillFF(m); err != nil {
+				return err
+			}
+		}
+	}
+	return e.runner.Replay()
+}
+
+// ready checks that every input has data and that row counts agree.
+func (e *Exec) ready() error {
+	for _, in := range e.p.inputs {
+		if st := e.inputs[in]; st.used && !st.written {
+			return usagef("Replay of %q: input %q has no data: call Write first", e.p.graph, in.name)
+		}
+	}
+	for _, pair := range e.p.equal {
+		a, b := e.tensors[pair[0]], e.tensors[pair[1]]
+		if a != nil && b != nil && string(a.Data) != string(b.Data) {
+			return fmt.Errorf("Replay of %q: %w", e.p.graph,
+				BadShape(pair[1].name, fmt.Sprint(lastInt32(b.Data)), "%d, as %s", lastInt32(a.Data), pair[0].name))
+		}
+	}
+	return nil
+}
+
+func lastInt32(b []byte) int32 {
+	b = b[len(b)-4:]
+	return int32(uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24)
+}
+
+func fillFF(m Memory) error {
+	if hm, ok := m.(HostMemory); ok {
+		b := hm.Bytes()
+		for i := range b {
+			b[i] = 0xff
+		}
+		return nil
+	}
+	b := make([]byte, m.Size())
+	for i := range b {
+		b[i] = 0xff
+	}
+	return m.Write(0, b)
+}
+
+// Read copies an output, an input or a variable into dst, a slice or a *tensor.Dense that is large enough, and
+// returns the number of rows in use; what lies beyond them in dst is left alone. Floats are converted.
+func (e *Exec) Read(v *Value, dst any) (rows int, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	t, err := e.readable(v)
+	if err != nil {
+		return 0, err
+	}
+	if v.variable != nil {
+		e.store.replay.RLock()
+		defer e.store.replay.RUnlock()
+	}
+	rows = t.Rows()
+	n := rows * t.Width()
+	data := t.Data
+	if data == nil && n > 0 {
+		data = make([]byte, t.DType.Bytes(n))
+		if err := t.Mem.Read(t.Off, data); err != nil {
+			return 0, err
+		}
+	}
+	_, err = copyOut(v.String(), dst, t.DType, t.Shape, n, data)
+	return rows, err
+}
+
+func (e *Exec) readable(v *Value) (*Tensor, error) {
+	if e.closed {
+		return nil, usagef("Read from a closed Exec of %q", e.p.graph)
+	}
+	w := e.find(v)
+	if w == nil || (w.kind == Workspace && !e.isOutput(w)) {
+		return nil, usagef("Read: %q is no output of program %q: mark it with Graph.Output before Compile", v.Name(), e.p.graph)
+	}
+	if st := e.inputs[w]; st != nil && !st.written {
+		return nil, usagef("Read: input %q has no data", v.Name())
+	}
+	return e.tensors[w], nil
+}
+
+func (e *Exec) isOutput(v *Value) bool {
+	for _, o := range e.p.external {
+		if o == v {
+			return true
+		}
+	}
+	return false
+}
+
+// Scalar returns the only element of an output, such as a loss.
+func (e *Exec) Scalar(v *Value) (float64, error) {
+	if v.Elems() != 1 {
+		return 0, fmt.Errorf("Scalar of %q: %w", v.Name(), BadShape("value", v.Text(), "one element"))
+	}
+	if v.dt == dtype.Int32 {
+		var x [1]int32
+		_, err := e.Read(v, x[:])
+		return float64(x[0]), err
+	}
+	var x [1]float64
+	_, err := e.Read(v, x[:])
+	return x[0], err
+}
+
+// Dense returns an output's rows in use as a tensor: a view of the Exec's memory where the format is float32,
+// float64 or an integer and the device is the host, valid until the next replay; else a float32 copy.
+func (e *Exec) Dense(v *Value) (*tensor.Dense, error) {
+	e.mu.Lock()
+	t, err := e.readable(v)
+	e.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	shape := append([]int(nil), t.Shape...)
+	if len(shape) > 0 {
+		shape[0] = t.Rows()
+	}
+	n := elems(shape)
+	if n == 0 {
+		return nil, fmt.Errorf("Dense of %q: %w", v.Name(), BadShape("value", "no rows", "at least one row: a tensor.Dense cannot be empty"))
+	}
+	if backing := typed(t, n); backing != nil {
+		return tensor.New(tensor.WithShape(shape...), tensor.WithBacking(backing)), nil
+	}
+	f := make([]float32, n)
+	if _, err := e.Read(v, f); err != nil {
+		return nil, err
+	}
+	return tensor.New(tensor.WithShape(shape...), tensor.WithBacking(f)), nil
+}
+
+// Close frees what the Exec holds. The variables stay with their Vars. A second Close does nothing.
+func (e *Exec) Close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil
+	}
+	e.closed = true
+	return e.release()
+}
+
+func (e *Exec) release() error {
+	var errs error
+	if e.runner != nil {
+		errs = e.runner.Close()
+	}
+	for _, m := range e.owned {
+		errs = errors.Join(errs, m.Free())
+	}
+	e.owned, e.runner = nil, nil
+	return errs
+}

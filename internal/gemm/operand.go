@@ -1,0 +1,113 @@
+package gemm
+
+import (
+	"fmt"
+
+	"github.com/moegraph/moegraph/dtype"
+)
+
+// Operand is a row-major matrix in memory, float32 or 16-bit codes: exactly one of F32, BF16, F16 is
+// set (none may be, where the matrix has no elements).
+type Operand struct {
+	F32   []float32
+	BF16  []uint16 // bfloat16 codes
+	F16   []uint16 // IEEE half precision codes
+	LD    int      // elements between the starts of rows as stored, at least the length of a row
+	Trans bool     // the product uses the transpose of what is stored
+}
+
+// check panics unless the operand holds op(X) of shape (rows, cols). The assembly relies on it.
+func (o *Operand) check(name string, rows, cols int) {
+	if o.Trans {
+		rows, cols = cols, rows
+	}
+	numSet := 0
+	for _, set := range [3]bool{o.F32 != nil, o.BF16 != nil, o.F16 != nil} {
+		if set {
+			numSet++
+		}
+	}
+	if numSet > 1 || numSet == 0 && rows*cols > 0 {
+		panic(fmt.Sprintf("gemm: %s: got %d of F32, BF16 and F16 set, want exactly one", name, numSet))
+	}
+	checkMatrix(name, len(o.F32)+len(o.BF16)+len(o.F16), rows, cols, o.LD)
+}
+
+// checkMatrix panics unless numElems hold rows of cols elements whose starts are ld apart.
+func checkMatrix(name string, numElems, rows, cols, ld int) {
+	if rows == 0 || cols == 0 {
+		return
+	}
+	if ld < cols {
+		panic(fmt.Sprintf("gemm: %s: row stride: got %d, want at least %d (the length of a row as stored)",
+			name, ld, cols))
+	}
+	if numElems < cols || rows-1 > (numElems-cols)/ld { // no product that could overflow
+		panic(fmt.Sprintf("gemm: %s: got %d elements, want %d rows of %d with stride %d",
+			name, numElems, rows, cols, ld))
+	}
+}
+
+// The methods below take rows and columns as stored, whatever Trans says.
+
+// decode writes len(dst) elements of a row, from column col on.
+func (o *Operand) decode(dst []float32, row, col int) {
+	i := row*o.LD + col
+	switch {
+	case o.F32 != nil:
+		copy(dst, o.F32[i:i+len(dst)])
+	case o.BF16 != nil:
+		for j, code := range o.BF16[i : i+len(dst)] {
+			dst[j] = dtype.BF16Decode(code)
+		}
+	default:
+		for j, code := range o.F16[i : i+len(dst)] {
+			dst[j] = dtype.F16Decode(code)
+		}
+	}
+}
+
+// decodeColumn is decode with element j at dst[j*ld], for n elements.
+func (o *Operand) decodeColumn(dst []float32, ld, row, col, n int) {
+	i := row*o.LD + col
+	switch {
+	case o.F32 != nil:
+		for j, x := range o.F32[i : i+n] {
+			dst[j*ld] = x
+		}
+	case o.BF16 != nil:
+		for j, code := range o.BF16[i : i+n] {
+			dst[j*ld] = dtype.BF16Decode(code)
+		}
+	default:
+		for j, code := range o.F16[i : i+n] {
+			dst[j*ld] = dtype.F16Decode(code)
+		}
+	}
+}
+
+// copy16 decodes n pieces of 16 elements, ldSrc apart from (row, col) on, to places ldDst apart.
+func (o *Operand) copy16(dst []float32, ldDst, row, col, ldSrc, n int) {
+	i := row*o.LD + col
+	switch {
+	case o.F32 != nil:
+		copy16F32(&dst[0], ldDst, &o.F32[i], ldSrc, n)
+	case o.BF16 != nil:
+		copy16BF16(&dst[0], ldDst, &o.BF16[i], ldSrc, n)
+	default:
+		copy16F16(&dst[0], ldDst, &o.F16[i], ldSrc, n)
+	}
+}
+
+// trans8 decodes 8 rows of 8*n elements to 8*n rows of 8.
+func (o *Operand) trans8(dst []float32, ldDst, row, col, n int) {
+	i := row*o.LD + col
+	switch {
+	case o.F32 != nil:
+		trans8F32(&dst[0], ldDst, &o.F32[i], o.LD, n)
+	case o.BF16 != nil:
+		trans8BF16(&dst[0], ldDst, &o.BF16[i], o.LD, n)
+	default:
+		trans8F16(&dst[0], ldDst, &o.F16[i], o.LD, n)
+	}
+}

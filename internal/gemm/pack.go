@@ -1,0 +1,70 @@
+package gemm
+
+// Packing decodes a block of an operand to float32 in the layout that the kernels read.
+
+// copyTo writes the stored block of rows x cols from (row, col) on to dst, element (i, j) at [i*ld+j].
+func (o *Operand) copyTo(dst []float32, ld, row, col, rows, cols int) {
+	if useAsm && cols == 16 {
+		o.copy16(dst, ld, row, col, o.LD, rows)
+		return
+	}
+	wide := 0 // elements that the assembly takes of each row
+	if useAsm && o.F32 == nil {
+		wide = cols &^ 15
+	}
+	for i := range rows {
+		line := dst[i*ld : i*ld+cols]
+		if wide > 0 {
+			o.copy16(line, 16, row+i, col, 16, wide/16)
+		}
+		if wide < cols {
+			o.decode(line[wide:], row+i, col+wide)
+		}
+	}
+}
+
+// transTo writes the transpose of the stored block: element (i, j) at [j*ld+i].
+func (o *Operand) transTo(dst []float32, ld, row, col, rows, cols int) {
+	i, wide := 0, cols&^7
+	if useAsm && wide > 0 {
+		for ; i+8 <= rows; i += 8 {
+			o.trans8(dst[i:], ld, row+i, col, wide/8)
+		}
+		if wide < cols {
+			for t := range i {
+				o.decodeColumn(dst[wide*ld+t:], ld, row+t, col+wide, cols-wide)
+			}
+		}
+	}
+	for ; i < rows; i++ {
+		o.decodeColumn(dst[i:], ld, row+i, col, cols)
+	}
+}
+
+// packA writes rows i0.. of op(A), columns p0.., row-major with stride ld, and zeros for the rows up
+// to padded that the last tile reads beyond them.
+func packA(dst []float32, a *Operand, ld, i0, p0, rows, kc, padded int) {
+	if a.Trans {
+		a.transTo(dst, ld, p0, i0, kc, rows)
+	} else {
+		a.copyTo(dst, ld, i0, p0, rows, kc)
+	}
+	clear(dst[rows*ld : padded*ld])
+}
+
+// packB writes columns j0.. of op(B), rows p0.., as panels of tileCols columns: kc rows of tileCols
+// elements each, zeros in the columns missing from the last panel.
+func packB(dst []float32, b *Operand, p0, j0, kc, cols int) {
+	for j := 0; j < cols; j += tileCols {
+		panel := dst[j*kc : (j+tileCols)*kc]
+		width := min(tileCols, cols-j)
+		if width < tileCols {
+			clear(panel)
+		}
+		if b.Trans {
+			b.transTo(panel, tileCols, j0+j, p0, width, kc)
+		} else {
+			b.copyTo(panel, tileCols, p0, j0+j, kc, width)
+		}
+	}
+}
