@@ -92,19 +92,26 @@ func scale(m, n int, beta float32, c []float32, ldc int) {
 func (w *Work) mulBlockK(m, n, p0, kc int, alpha float32, a, b *Operand, add bool, c []float32, ldc int) {
 	ldA := kc + padA
 	w.a = grow(w.a, (min(m, blockM)+tileRows)*ldA)
+	blockN := smallN
 	w.b = grow(w.b, (min(n, blockN)+tileCols-1)/tileCols*tileCols*kc)
 	for j := 0; j < n; j += blockN {
 		cols := min(blockN, n-j)
+		dB:=direct&&b.F32 != nil && !b.Trans
+		if !dB {
 		packB(w.b, b, p0, j, kc, cols)
+		}
 		for i := 0; i < m; i += blockM {
 			rows := min(blockM, m-i)
 			if j == 0 || m > blockM { // else the block is still there
 				packA(w.a, a, ldA, i, p0, rows, kc, paddedRows(rows))
 			}
-			w.mulBlock(rows, cols, kc, alpha, ldA, add, c[i*ldc+j:], ldc)
+			w.mulBlock(rows, cols, kc, alpha, ldA, add, c[i*ldc+j:], ldc, dB, b, p0, j)
 		}
 	}
 }
+
+var smallN = 512
+var direct bool
 
 // grow returns at least n elements that start on a cache line.
 func grow(buf []float32, n int) []float32 {
@@ -135,17 +142,22 @@ func paddedRows(rows int) int {
 
 // mulBlock multiplies the packed blocks. The panel of B stays in the first-level cache, A streams from
 // the second.
-func (w *Work) mulBlock(rows, cols, kc int, alpha float32, ldA int, add bool, c []float32, ldc int) {
+func (w *Work) mulBlock(rows, cols, kc int, alpha float32, ldA int, add bool, c []float32, ldc int, dB bool, b *Operand, p0, j0 int) {
 	for j := 0; j < cols; j += tileCols {
 		panel := w.b[j*kc:]
+		ldB := tileCols
+		if dB {
+			panel = b.F32[p0*b.LD+j0+j:]
+			ldB = b.LD
+		}
 		width := min(tileCols, cols-j)
 		for i := 0; i < rows; {
 			height := nextTile(rows - i)
 			valid := min(height, rows-i)
 			if valid == height && width == tileCols {
-				mulTile(height, kc, alpha, w.a[i*ldA:], ldA, panel, add, c[i*ldc+j:], ldc)
+				mulTile(height, kc, alpha, w.a[i*ldA:], ldA, panel, ldB, add, c[i*ldc+j:], ldc)
 			} else {
-				w.mulEdge(height, kc, alpha, w.a[i*ldA:], ldA, panel, add, c[i*ldc+j:], ldc, valid, width)
+				w.mulEdge(height, kc, alpha, w.a[i*ldA:], ldA, panel, ldB, add, c[i*ldc+j:], ldc, valid, width)
 			}
 			i += height
 		}
@@ -153,27 +165,27 @@ func (w *Work) mulBlock(rows, cols, kc int, alpha float32, ldA int, add bool, c 
 }
 
 // mulEdge runs a whole tile beside C and moves the part that lies inside.
-func (w *Work) mulEdge(height, kc int, alpha float32, a []float32, ldA int, b []float32, add bool,
+func (w *Work) mulEdge(height, kc int, alpha float32, a []float32, ldA int, b []float32, ldB int, add bool,
 	c []float32, ldc, rows, cols int) {
 	if add {
 		for i := range rows {
 			copy(w.tile[i*tileCols:], c[i*ldc:i*ldc+cols])
 		}
 	}
-	mulTile(height, kc, alpha, a, ldA, b, add, w.tile[:], tileCols)
+	mulTile(height, kc, alpha, a, ldA, b, ldB, add, w.tile[:], tileCols)
 	for i := range rows {
 		copy(c[i*ldc:i*ldc+cols], w.tile[i*tileCols:])
 	}
 }
 
 // mulTile is one call of a kernel.
-func mulTile(height, kc int, alpha float32, a []float32, ldA int, b []float32, add bool, c []float32, ldc int) {
+func mulTile(height, kc int, alpha float32, a []float32, ldA int, b []float32, ldB int, add bool, c []float32, ldc int) {
 	switch {
 	case !useAsm:
 		goTile(kc, a, ldA, b, c, ldc, alpha, add)
 	case height == tileRows:
-		kernel6x16(kc, &a[0], ldA, &b[0], tileCols, &c[0], ldc, alpha, add)
+		kernel6x16(kc, &a[0], ldA, &b[0], ldB, &c[0], ldc, alpha, add)
 	default:
-		kernel4x16(kc, &a[0], ldA, &b[0], tileCols, &c[0], ldc, alpha, add)
+		kernel4x16(kc, &a[0], ldA, &b[0], ldB, &c[0], ldc, alpha, add)
 	}
 }
