@@ -1,9 +1,7 @@
 package graph
 
 import (
-	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/moegraph/moegraph/dtype"
 )
@@ -352,6 +350,7 @@ func (n *Node) bind(in []*Value) error {
 		case v == nil:
 			continue
 		case v.err != nil:
+			n.in[i] = v
 			return v.err
 		case v.g != nil && v.g != n.g:
 			return Misuse(o.Name, fmt.Sprintf("%q of graph %q", v.Name(), v.g.name), "a value of graph %q", n.g.name)
@@ -387,15 +386,16 @@ func (n *Node) setOutputs(specs []Spec) error {
 	return nil
 }
 
-// describe puts the node's kind and name into err.
+// describe puts the node's kind and name into err. The mistake that an operand carries stays as it is.
 func (n *Node) describe(err error) error {
-	var oe *OperandError
-	if errors.As(err, &oe) && oe.Op == "" {
+	for _, v := range n.in {
+		if v != nil && v.err == err {
+			return err
+		}
+	}
+	if oe, ok := err.(*OperandError); ok && oe.Op == "" {
 		oe.Op, oe.Node = n.op.Kind(), n.name
 		return oe
-	}
-	if strings.Contains(err.Error(), fmt.Sprintf("%q", n.name)) {
-		return err
 	}
 	return fmt.Errorf("%s %q: %w", n.op.Kind(), n.name, err)
 }

@@ -51,9 +51,11 @@ type variable struct {
 // the last dimension is the fan-in. Random contents depend on the Vars' seed and the variable's
 // name alone, not on the order of creation.
 type Init struct {
-	kind initKind
-	a    float64
-	from *variable
+	kind   initKind
+	a      float64
+	from   *variable
+	pieces int
+	read   func(piece int, dst []byte) error
 }
 
 type initKind uint8
@@ -63,6 +65,7 @@ const (
 	initNormal
 	initConst
 	initCopy
+	initFrom
 )
 
 // Normal is a normal distribution of mean 0 and the given standard deviation.
@@ -299,6 +302,8 @@ func (x *variable) initial() ([]byte, error) {
 			return nil, err
 		}
 		return buf, dtype.Convert(x.dt, buf, x.init.from.dt, src)
+	case initFrom:
+		return buf, x.fillFrom(buf)
 	case initConst:
 		if x.init.a == 0 {
 			return buf, nil
@@ -350,20 +355,28 @@ func (s *varStore) bind(dev Device, xs []*variable) error {
 		if x.mem != nil {
 			continue
 		}
-		buf, err := x.initial()
+		mem, err := dev.Alloc(x.value.Bytes(), "variable "+x.name)
 		if err != nil {
 			return err
 		}
-		mem, err := dev.Alloc(int64(len(buf)), "variable "+x.name)
-		if err != nil {
-			return err
-		}
-		if err := mem.Write(0, buf); err != nil {
-			return err
+		if err := x.start(mem); err != nil {
+			return errors.Join(err, mem.Free())
 		}
 		x.mem, x.set = mem, nil
 	}
 	return nil
+}
+
+// start writes what the variable has before any update to its new memory.
+func (x *variable) start(mem Memory) error {
+	if x.set == nil && x.init.kind == initFrom {
+		return x.writeFrom(mem)
+	}
+	buf, err := x.initial()
+	if err != nil {
+		return err
+	}
+	return mem.Write(0, buf)
 }
 
 // Free returns the variables' memory to their device. No Exec that is bound to them may be open.

@@ -1,0 +1,25 @@
+// Package nodes holds the operators of a mixture-of-experts training step: for each its shape rule, gradient,
+// cost and host code. Importing it registers them, and the host device, with package graph.
+//
+// A layer in one call is [MoELayer]. The operators that have many operands are structs of operands and options
+// with an Apply method ([GroupedGEMM], [GroupedGEMMGLU], [WGrad], [Router], [Dispatch]); the others are functions
+// ([Linear], [RMSNorm], [CrossEntropy], [Add]). Optimizers take a graph's gradients: [AdamW], [SGD].
+//
+// # Numbers
+//
+// The host code is the reference for every device. It computes in float32, or in float64 where every float of
+// a graph is float64, and rounds each output once. No sum depends on the number of cores.
+//
+// # To add an operator
+//
+//  1. A file of its own: a comparable struct that implements [graph.Op], with the options as fields; the
+//     constructor; Gradient, if it is differentiable; Flops, if they matter.
+//  2. Its host code: Host, in the same file or in one with the suffix _host.
+//  3. graph.Register in the file's init, with one sentence on what it computes, and the reason where there is
+//     no gradient.
+//  4. Tests: shapes and refusals, host code against plain code, the gradient by checkGrads, which a test that
+//     walks the table of operators asks for.
+//  5. If the command line is to run it, its row in internal/runnode.
+package nodes
+
+import _ "github.com/moegraph/moegraph/internal/host" // registers the device
