@@ -108,16 +108,16 @@ func (c *compilation) prune() error {
 	live := make([]bool, len(c.g.nodes))
 	var mark func(v *Value)
 	mark = func(v *Value) {
-		for v != nil && v.node != nil && !live[v.node.id] {
-			live[v.node.id] = true
-			for _, in := range v.node.in {
-				mark(in)
-				mark(in.Rows())
-			}
-			for _, out := range v.node.out {
-				mark(out.Rows())
-			}
+		if v == nil || v.node == nil || live[v.node.id] {
 			return
+		}
+		live[v.node.id] = true
+		for _, in := range v.node.in {
+			mark(in)
+			mark(in.Rows())
+		}
+		for _, out := range v.node.out {
+			mark(out.Rows())
 		}
 	}
 	for _, o := range c.prog.outputs {

@@ -159,19 +159,26 @@ func (b *backward) node(n *Node) {
 	scope := g.scope
 	g.scope = n.name + "/grad"
 	ins := d.Gradient(n, grads)
-	g.scope = scope
 	for i, dv := range ins {
 		v := n.In(i)
 		if dv == nil || v == nil || g.err != nil {
 			continue
 		}
 		if shapeString(dv.shape, false) != shapeString(v.shape, false) {
+			g.scope = scope
 			g.Fail(fmt.Errorf("%s %q: internal: gradient of %s has shape %s, want %s", n.op.Kind(), n.name, n.op.Operands()[i].Name, dv.Text(), v.Text()))
 			return
 		}
+		if dv.rows != v.rows && !(given(dv.rows) && given(v.rows)) {
+			dv = arithmetic.WithRows(dv, v.rows) // the node used fewer rows than v has
+		}
 		b.parts[v] = append(b.parts[v], dv)
 	}
+	g.scope = scope
 }
+
+// given says whether a row count is the caller's; two such that meet in a node are checked to be equal.
+func given(rows *Value) bool { return rows != nil && rows.kind == Input }
 
 // sum returns the gradient of v: the sum of what has arrived, nil if nothing has.
 func (b *backward) sum(v *Value) *Value {

@@ -117,6 +117,8 @@ type Arithmetic struct {
 	Sum   func(v ...*Value) *Value                // elementwise, one rounding
 	Scale func(v *Value, factor float64) *Value   // elementwise
 	Fill  func(like *Value, value float64) *Value // shape and dtype of like
+	// WithRows returns x with its rows counted by rows (nil: all), zero in those that x does not have.
+	WithRows func(x, rows *Value) *Value
 }
 
 var arithmetic Arithmetic

@@ -13,7 +13,7 @@ func init() {
 	graph.Register(graph.Info{Example: cast{To: dtype.BFloat16}, Doc: "y = x in another float format, rounded once", Options: []string{"to"}})
 	graph.Register(graph.Info{Example: fill{Value: 1}, Doc: "y = a constant in the shape of x", Options: []string{"value"},
 		NoGrad: "the output does not depend on the operand's elements"})
-	graph.SetArithmetic(graph.Arithmetic{Sum: Add, Scale: Scale, Fill: fillLike})
+	graph.SetArithmetic(graph.Arithmetic{Sum: Add, Scale: Scale, Fill: fillLike, WithRows: withRows})
 }
 
 // floats is what elementwise operators take.

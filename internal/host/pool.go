@@ -13,13 +13,13 @@ import (
 type pool struct {
 	work    chan *loop
 	helpers int
-	workers sync.Pool
+	workers chan *graph.Worker // those that loops' starters used before
 }
 
 var shared = sync.OnceValue(func() *pool {
 	p := &pool{helpers: runtime.GOMAXPROCS(0) - 1}
 	p.work = make(chan *loop, 4*max(1, p.helpers))
-	p.workers.New = func() any { return new(graph.Worker) }
+	p.workers = make(chan *graph.Worker, 64)
 	for range p.helpers {
 		go p.help()
 	}
@@ -30,6 +30,23 @@ func (p *pool) help() {
 	w := new(graph.Worker)
 	for l := range p.work {
 		l.pieces(w)
+	}
+}
+
+// worker returns buffers for the goroutine that starts a loop; giveBack keeps them for the next.
+func (p *pool) worker() *graph.Worker {
+	select {
+	case w := <-p.workers:
+		return w
+	default:
+		return new(graph.Worker)
+	}
+}
+
+func (p *pool) giveBack(w *graph.Worker) {
+	select {
+	case p.workers <- w:
+	default:
 	}
 }
 
@@ -66,8 +83,8 @@ func (l *loop) Run(n, grain int) {
 	}
 	grain = max(grain, 1, (n+maxPieces-1)/maxPieces)
 	count := (n + grain - 1) / grain
-	w := l.pool.workers.Get().(*graph.Worker)
-	defer l.pool.workers.Put(w)
+	w := l.pool.worker()
+	defer l.pool.giveBack(w)
 	if count == 1 || l.pool.helpers == 0 {
 		for lo := 0; lo < n; lo += grain {
 			l.body(w, lo, min(n, lo+grain))
