@@ -2,6 +2,7 @@ package nodes
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/moegraph/moegraph/dtype"
 	"github.com/moegraph/moegraph/graph"
@@ -48,7 +49,11 @@ func checkGroups(offsetsName string, offsets, counts *graph.Value, m, align int)
 		return 0, err
 	}
 	if m%align != 0 {
-		return 0, graph.BadShape("M", m, "a multiple of the alignment %d, such as %d", align, (m+align-1)/align*align)
+		axis := "M"
+		if offsetsName == "offsets" { // of wgrad, over tokens
+			axis = "tokens"
+		}
+		return 0, graph.BadShape(axis, m, "a multiple of the alignment %d, such as %d", align, (m+align-1)/align*align)
 	}
 	return experts, nil
 }
@@ -56,6 +61,7 @@ func checkGroups(offsetsName string, offsets, counts *graph.Value, m, align int)
 // groups is the rows of each expert in one Call, cut into tiles of at most tile rows. A release run never
 // trusts the offsets: they are kept inside [0, limit] and from decreasing.
 type groups struct {
+	name            string // of the operand offsets, for errors
 	offsets, counts *graph.Tensor
 	capacity        int
 	data            []*graph.Tensor // operands over the rows; their rows in use bound the groups
@@ -70,7 +76,7 @@ type groups struct {
 func newGroups(c *graph.Call, offsets, counts *graph.Tensor, capacity, align, tile int, data ...*graph.Tensor) *groups {
 	e := offsets.Shape[0]
 	return &groups{
-		offsets: offsets, counts: counts, data: data, capacity: capacity, tile: tile, debug: c.Debug, align: align,
+		name: "padded_offsets", offsets: offsets, counts: counts, data: data, capacity: capacity, tile: tile, debug: c.Debug, align: align,
 		begin: make([]int, e), end: make([]int, e), real: make([]int, e), first: make([]int, e+1),
 	}
 }
@@ -110,13 +116,13 @@ func (g *groups) check(offs, counts []int32, limit int) error {
 	for e, o := range offs {
 		switch {
 		case o < 0:
-			return graph.BadShape("padded_offsets", fmt.Sprintf("%d for expert %d", o, e), "offsets of at least 0")
+			return graph.BadShape(g.name, fmt.Sprintf("%d for expert %d", o, e), "offsets of at least 0")
 		case o < at:
-			return graph.BadShape("padded_offsets", fmt.Sprintf("%d for expert %d after %d", o, e, at), "offsets that do not decrease")
+			return graph.BadShape(g.name, fmt.Sprintf("%d for expert %d after %d", o, e, at), "offsets that do not decrease")
 		case int(o)%g.align != 0:
-			return graph.BadShape("padded_offsets", fmt.Sprintf("%d for expert %d", o, e), "multiples of the alignment %d", g.align)
+			return graph.BadShape(g.name, fmt.Sprintf("%d for expert %d", o, e), "multiples of the alignment %d", g.align)
 		case int(o) > limit:
-			return graph.BadShape("padded_offsets", fmt.Sprintf("%d for expert %d", o, e), "at most the %d rows of the operand", limit)
+			return graph.BadShape(g.name, fmt.Sprintf("%d for expert %d", o, e), "at most the %d rows of the operand", limit)
 		case counts != nil && (counts[e] < 0 || counts[e] > o-at):
 			return graph.BadShape("counts", fmt.Sprintf("%d for expert %d", counts[e], e), "from 0 to its %d rows", o-at)
 		}
@@ -158,11 +164,13 @@ var Tiles = [][2]int{{64, 64}, {64, 128}, {128, 64}, {128, 128}, {128, 256}, {25
 func (l Launch) check() error {
 	if l.Tile != [2]int{} {
 		ok := false
+		var all []string
 		for _, t := range Tiles {
 			ok = ok || t == l.Tile
+			all = append(all, fmt.Sprintf("%dx%d", t[0], t[1]))
 		}
 		if !ok {
-			return graph.Unsupported("tile", fmt.Sprintf("%dx%d", l.Tile[0], l.Tile[1]), "one of %v", Tiles)
+			return graph.Unsupported("tile", fmt.Sprintf("%dx%d", l.Tile[0], l.Tile[1]), "one of %s", strings.Join(all, ", "))
 		}
 	}
 	for _, side := range l.Cluster {

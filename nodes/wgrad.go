@@ -161,7 +161,7 @@ func (o wgrad) Infer(in []*graph.Value) ([]graph.Spec, error) {
 	}
 	hidden, tokensA, tokensB, inter := o.dims(in)
 	if tokensA != tokensB {
-		return nil, graph.BadShape("tokens", fmt.Sprintf("%d in a, %d in b", tokensA, tokensB), "the same number in a and b")
+		return nil, graph.BadShape("b", fmt.Sprintf("%d tokens in %s", tokensB, in[wgB].Text()), "the %d tokens of a %s", tokensA, a.Text())
 	}
 	experts, err := checkGroups("offsets", in[wgOffsets], in[wgCounts], tokensA, o.Align)
 	if err != nil {

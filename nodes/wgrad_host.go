@@ -28,6 +28,7 @@ func wgradHost[F float](o wgrad, c *graph.Call) func() error {
 	}
 	experts := c.In[wgOffsets].Shape[0]
 	g := newGroups(c, c.In[wgOffsets], c.In[wgCounts], tokens, o.Align, 1, over...)
+	g.name = "offsets"
 	out := &gradOutputs{o: o, experts: experts, size: hidden * inter, t: c.Out}
 	if o.Accumulate || o.Ptrs {
 		out.t = c.In[wgInto:]

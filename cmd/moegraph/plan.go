@@ -1,0 +1,202 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/moegraph/moegraph/dtype"
+	"github.com/moegraph/moegraph/graph"
+	"github.com/moegraph/moegraph/internal/atomicfile"
+	"github.com/moegraph/moegraph/nodes"
+)
+
+// shape is the size of a layer.
+type shape struct {
+	name                         string
+	experts, topK                int
+	hidden, intermediate, tokens int
+}
+
+// shapes are layers of well-known models, with the tokens of a step.
+var shapes = []shape{
+	{"small", 8, 2, 1024, 2048, 512},
+	{"mixtral", 8, 2, 4096, 14336, 8192},
+	{"qwen3-30b", 128, 8, 2048, 768, 16384},
+	{"olmoe", 64, 8, 2048, 1024, 16384},
+	{"dsv3-ep8", 32, 8, 7168, 2048, 4096},
+	{"gpt-oss-20b", 32, 4, 2880, 2880, 8192},
+}
+
+func shapeNames() []string {
+	names := make([]string, len(shapes))
+	for i, s := range shapes {
+		names[i] = s.name
+	}
+	return names
+}
+
+// planFlags are the flags of plan.
+type planFlags struct {
+	shape            string
+	size             shape // what flags give instead of the shape's; 0: as the shape
+	compute, order   string
+	alignment        int
+	capacity         int
+	streams          int
+	backward, noFuse bool
+	device           string
+	dot, trace, svg  string
+}
+
+func newPlan() *cobra.Command {
+	var f planFlags
+	cmd := &cobra.Command{
+		Use:   "plan [-shape NAME]",
+		Short: "Plan a mixture-of-experts layer and print the plan",
+		Long: `Plan a mixture-of-experts layer: its steps, their streams and waits, and where in memory the workspaces
+lie. Nothing is run and none of the layer's memory is taken, so layers of any size can be planned.
+
+Shapes: ` + shapesText(),
+		Example: `  moegraph plan
+  moegraph plan -shape mixtral -backward -svg plan.svg
+  moegraph plan -experts 16 -topk 4 -hidden 512 -intermediate 256 -tokens 4096 -compute f32`,
+		Args: cobra.NoArgs,
+		RunE: action(func(cmd *cobra.Command, _ []string) error { return f.run(cmd) }),
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.StringVar(&f.shape, "shape", shapes[0].name, "sizes of a model: "+strings.Join(shapeNames(), ", "))
+	flags.IntVar(&f.size.experts, "experts", 0, "`number` of experts (default the shape's)")
+	flags.IntVar(&f.size.topK, "topk", 0, "`number` of experts a token goes to (default the shape's)")
+	flags.IntVar(&f.size.hidden, "hidden", 0, "`width` of a token (default the shape's)")
+	flags.IntVar(&f.size.intermediate, "intermediate", 0, "`width` of an expert, a multiple of 32 (default the shape's)")
+	flags.IntVar(&f.size.tokens, "tokens", 0, "`number` of tokens a step holds at most (default the shape's)")
+	flags.StringVar(&f.compute, "compute", "bf16", "`format` of the matrix products: bf16, f16, f32")
+	flags.StringVar(&f.order, "order", "softmax_topk", "`name` of the router's order: softmax_topk, topk_softmax, sigmoid")
+	flags.IntVar(&f.alignment, "alignment", nodes.DefaultAlignment, "`rows` that each expert's share is a multiple of, a power of two up to 256")
+	flags.IntVar(&f.capacity, "capacity", 0, "`rows` for all experts (default room for any routing)")
+	flags.BoolVar(&f.backward, "backward", false, "with the backward pass")
+	flags.IntVar(&f.streams, "streams", 0, "most streams to use, a `number` from 1 to 64 (default chosen)")
+	flags.BoolVar(&f.noFuse, "no-fuse", false, "keep every node as it was built")
+	addDevice(cmd, &f.device, "plan for")
+	flags.StringVar(&f.dot, "dot", "", "write the graph as DOT, a `file`")
+	flags.StringVar(&f.trace, "trace", "", "write the simulated schedule as a trace for Perfetto, a `file`")
+	flags.StringVar(&f.svg, "svg", "", "write memory over time as a picture, a `file`")
+	for name, values := range map[string][]string{
+		"shape": shapeNames(), "compute": {"bf16", "f16", "f32"}, "order": {"softmax_topk", "topk_softmax", "sigmoid"},
+	} {
+		must(cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
+	}
+	return cmd
+}
+
+func shapesText() string {
+	var b strings.Builder
+	for _, s := range shapes {
+		fmt.Fprintf(&b, "\n  %-12s experts %d, top %d, hidden %d, intermediate %d, tokens %d", s.name, s.experts, s.topK, s.hidden, s.intermediate, s.tokens)
+	}
+	return b.String()
+}
+
+func (f *planFlags) run(cmd *cobra.Command) error {
+	dev, err := graph.Open(f.device)
+	if err != nil {
+		return fmt.Errorf("-device: %w", err)
+	}
+	s, err := f.sizes(cmd)
+	if err != nil {
+		return err
+	}
+	g, err := f.build(s)
+	if err != nil {
+		return err
+	}
+	prog, err := g.Compile(dev, graph.Options{Streams: f.streams, NoFuse: f.noFuse})
+	if err != nil {
+		return err
+	}
+	fmt.Fprint(cmd.OutOrStdout(), prog)
+	for _, export := range []struct {
+		path  string
+		write func(io.Writer) error
+	}{{f.dot, prog.WriteDOT}, {f.trace, prog.WriteTrace}, {f.svg, prog.WriteSVG}} {
+		if export.path == "" {
+			continue
+		}
+		if err := atomicfile.Write(export.path, export.write); err != nil {
+			return err
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "wrote %s\n", export.path)
+	}
+	return nil
+}
+
+// sizes returns the shape with the sizes that flags give.
+func (f *planFlags) sizes(cmd *cobra.Command) (shape, error) {
+	var s shape
+	for _, known := range shapes {
+		if known.name == f.shape {
+			s = known
+		}
+	}
+	if s.name == "" {
+		return s, fmt.Errorf("-shape: got %q, want one of %s", f.shape, strings.Join(shapeNames(), ", "))
+	}
+	for _, o := range []struct {
+		flag     string
+		to, from *int
+	}{
+		{"experts", &s.experts, &f.size.experts}, {"topk", &s.topK, &f.size.topK}, {"hidden", &s.hidden, &f.size.hidden},
+		{"intermediate", &s.intermediate, &f.size.intermediate}, {"tokens", &s.tokens, &f.size.tokens},
+	} {
+		if !cmd.Flags().Changed(o.flag) {
+			continue
+		}
+		if *o.from < 1 || *o.from > 1<<24 {
+			return s, fmt.Errorf("-%s: got %d, want from 1 to %d", o.flag, *o.from, 1<<24)
+		}
+		*o.to, s.name = *o.from, "layer"
+	}
+	return s, nil
+}
+
+// build makes the graph of the layer, with backward nodes from a given gradient of its output.
+func (f *planFlags) build(s shape) (*graph.Graph, error) {
+	dt, err := dtype.Parse(f.compute)
+	if err != nil || dt == dtype.Float64 || !dt.IsFloat() || dt.Bits() < 16 {
+		return nil, fmt.Errorf("-compute: got %q, want bf16, f16 or f32", f.compute)
+	}
+	order, err := nodes.ParseOrder(f.order)
+	if err != nil {
+		return nil, fmt.Errorf("-%w", err)
+	}
+	if f.alignment < 1 {
+		return nil, fmt.Errorf("-alignment: got %d, want a power of two from 1 to 256", f.alignment)
+	}
+	if f.streams < 0 || f.streams > 64 {
+		return nil, fmt.Errorf("-streams: got %d, want 1 to 64, or 0 for as many as pay", f.streams)
+	}
+	if f.capacity < 0 {
+		return nil, fmt.Errorf("-capacity: got %d, want at least 0", f.capacity)
+	}
+	g, vars := graph.New(s.name), graph.NewVars(1)
+	x := g.Input("x", dt, graph.UpTo(s.tokens), s.hidden)
+	y, _ := nodes.MoELayer(x, vars.Scope("moe"), nodes.MoE{
+		Experts: s.experts, TopK: s.topK, Hidden: s.hidden, Intermediate: s.intermediate,
+		Order: order, Alignment: f.alignment, Capacity: f.capacity,
+	})
+	g.Output("y", y)
+	if f.backward {
+		dy := g.Input("dy", dt, graph.UpTo(s.tokens), s.hidden)
+		params := vars.All()
+		grads := g.GradientsFrom([]*graph.Value{y}, []*graph.Value{dy}, append(params, x)...)
+		for i, grad := range grads.Value[:len(params)] {
+			g.Output("d"+graph.VarName(params[i]), grad)
+		}
+		g.Output("dx", grads.Value[len(params)])
+	}
+	return g, g.Err()
+}

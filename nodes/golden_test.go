@@ -1,0 +1,88 @@
+package nodes_test
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"github.com/moegraph/moegraph/dtype"
+	"github.com/moegraph/moegraph/internal/golden"
+	"github.com/moegraph/moegraph/internal/npz"
+	"github.com/moegraph/moegraph/internal/runnode"
+)
+
+// TestGolden runs every golden case on the host and compares. Cases with block-scaled operands are skipped by name
+// while no node supports them; one that is refused for a rule that it breaks must name what it breaks.
+func TestGolden(t *testing.T) {
+	dir := golden.Require(t, "cases")
+	names, err := golden.Names(dir)
+	if err != nil || len(names) == 0 {
+		t.Fatalf("got %d cases, error %v", len(names), err)
+	}
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) {
+			c, err := golden.Load(filepath.Join(dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			runGolden(t, c)
+		})
+	}
+}
+
+func runGolden(t *testing.T, c golden.Case) {
+	got, err := runnode.Run(c.Node, c.Operands, c.Attrs, runnode.Option{Debug: true})
+	if errors.Is(err, runnode.ErrBlockScaled) && isBlockScaled(c) {
+		t.Skipf("%s: skipped: %v", c.Name, err)
+	}
+	if len(c.ExpectError) > 0 {
+		if r := golden.Refused(c, err); !r.OK {
+			t.Error(r)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range golden.Compare(c, golden.Map(got)) {
+		if !r.OK {
+			t.Error(r)
+		}
+	}
+}
+
+// isBlockScaled says whether a case cannot do without block-scaled formats.
+func isBlockScaled(c golden.Case) bool {
+	switch c.Node {
+	case "quantize", "dequantize", "grouped-gemm-quant":
+		return true
+	}
+	for _, o := range c.Operands {
+		if o.Format == dtype.E4M3 || o.Format == dtype.E5M2 || o.Format == dtype.E2M1 {
+			return true
+		}
+	}
+	return false
+}
+
+// TestGolden_Notices runs a case with one element of an operand changed: the comparison must fail.
+func TestGolden_Notices(t *testing.T) {
+	c, err := golden.Load(filepath.Join(golden.Require(t, "cases"), "gemm-dense"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, ok := c.Operand("a", npz.Dense)
+	if !ok {
+		t.Fatal("no operand a")
+	}
+	a.Array.Data[1] ^= 0x80 // the sign of the first element
+	got, err := runnode.Run(c.Node, c.Operands, c.Attrs, runnode.Option{Debug: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range golden.Compare(c, golden.Map(got)) {
+		if r.Key == "d.bf16" && r.OK {
+			t.Errorf("a changed operand goes unnoticed: %v", r)
+		}
+	}
+}
