@@ -25,6 +25,7 @@ type Exec struct {
 	poison  []Memory
 	runner  Runner
 	closed  bool
+	bound   bool // some memory is the caller's by Bind: overlaps are looked for when an input changes
 }
 
 type inputState struct {
@@ -233,6 +234,9 @@ func (e *Exec) Write(input *Value, data any) error {
 		return fmt.Errorf("input %q: %w", input.Name(), err)
 	}
 	st.written = true
+	if e.bound {
+		return e.checkOverlaps()
+	}
 	return nil
 }
 
