@@ -81,23 +81,24 @@ func (o cycle) Infer(in []*graph.Value) ([]graph.Spec, error) {
 	return []graph.Spec{s, s}, nil
 }
 
-// Host starts over too where a program with a smaller Every takes on the state.
+// Host keeps in the state how many replays of a round are done, 0 after the last. It starts over, too, where
+// a program with a smaller Every takes on the state.
 func (o cycle) Host(c *graph.Call) func() error {
 	return func() error {
 		state := ints(c.In[0])
-		count := state[0] + 1
-		if count < 1 || int(state[0]) >= o.Every {
+		count, ready := state[0]+1, int32(0)
+		if count < 1 || int(count) > o.Every {
 			count = 1
 		}
 		state[0] = count
+		if int(count) == o.Every {
+			state[0], ready = 0, 1
+		}
 		if t := c.Out[0]; t != nil {
 			ints(t)[0] = count
 		}
 		if t := c.Out[1]; t != nil {
-			ints(t)[0] = 0
-			if int(count) == o.Every {
-				ints(t)[0] = 1
-			}
+			ints(t)[0] = ready
 		}
 		return nil
 	}

@@ -33,7 +33,8 @@ const ignoreIndex = -100
 //
 // Another label outside [0,V) is an error in debug mode (Debug.Offsets); else the loss and the gradient of that
 // row are NaN, so that a training run shows it. The gradient of logits has the format of logits; ignored
-// rows are exactly 0. The node saves logsumexp (T,) for it.
+// rows are exactly 0. For it the node saves, as its second output, each row's largest logit and the
+// logarithm of sum_v exp(logits[t,v] - largest): apart, they keep their digits however large the logits are.
 func CrossEntropy(logits, labels *graph.Value, cfg ...CrossEntropyConfig) *graph.Value {
 	op := crossEntropy{Ignore: ignoreIndex}
 	if len(cfg) > 0 && cfg[0].IgnoreIndex != nil {
@@ -50,7 +51,7 @@ func (o crossEntropy) Operands() []graph.Operand {
 	return []graph.Operand{{Name: "logits"}, {Name: "labels"}}
 }
 
-func (o crossEntropy) Outputs() []string { return []string{"loss", "lse"} }
+func (o crossEntropy) Outputs() []string { return []string{"loss", "stats"} }
 
 func (o crossEntropy) Infer(in []*graph.Value) ([]graph.Spec, error) {
 	logits, labels := in[0], in[1]
@@ -60,7 +61,7 @@ func (o crossEntropy) Infer(in []*graph.Value) ([]graph.Spec, error) {
 	stat := statType(logits.DType())
 	return []graph.Spec{
 		{DType: stat, Shape: []int{1}},
-		{DType: stat, Shape: labels.Shape(), Rows: logits.Rows()},
+		{DType: stat, Shape: []int{logits.Dim(0), 2}, Rows: logits.Rows()},
 	}, nil
 }
 
@@ -88,7 +89,7 @@ func (o crossEntropy) Scratch(n *graph.Node) int64 { return 8 * int64(n.In(0).Di
 
 func (o crossEntropy) Gradient(n *graph.Node, grads []*graph.Value) []*graph.Value {
 	if grads[0] == nil || grads[1] != nil {
-		n.Graph().Fail(graph.Unsupported("gradient", "a gradient of lse", "a loss that depends on the output loss only"))
+		n.Graph().Fail(noGradient(n, "stats", "loss"))
 		return make([]*graph.Value, 2)
 	}
 	op := crossEntropyGrad(o)
@@ -101,21 +102,21 @@ type crossEntropyGrad struct{ Ignore int }
 func (o crossEntropyGrad) Kind() string { return "cross_entropy_grad" }
 
 func (o crossEntropyGrad) Operands() []graph.Operand {
-	return []graph.Operand{{Name: "logits"}, {Name: "labels"}, {Name: "lse"}, {Name: "upstream"}}
+	return []graph.Operand{{Name: "logits"}, {Name: "labels"}, {Name: "stats"}, {Name: "upstream"}}
 }
 
 func (o crossEntropyGrad) Outputs() []string { return []string{"dlogits"} }
 
 func (o crossEntropyGrad) Infer(in []*graph.Value) ([]graph.Spec, error) {
-	logits, labels, lse, up := in[0], in[1], in[2], in[3]
+	logits, labels, stats, up := in[0], in[1], in[2], in[3]
 	if err := checkLabels(logits, labels, o.Ignore); err != nil {
 		return nil, err
 	}
 	stat := statType(logits.DType())
-	if lse.DType() != stat || lse.Rank() != 1 {
-		return nil, graph.BadDType("lse", lse.Text(), "%s (%d,)", stat, logits.Dim(0))
+	if stats.DType() != stat || stats.Rank() != 2 || stats.Dim(1) != 2 {
+		return nil, graph.BadDType("stats", stats.Text(), "%s (%d,2)", stat, logits.Dim(0))
 	}
-	if err := graph.SameRows("lse", logits, lse); err != nil {
+	if err := graph.SameRows("stats", logits, stats); err != nil {
 		return nil, err
 	}
 	if up.Elems() != 1 || !plain(up.DType()) {

@@ -14,17 +14,18 @@ func (o crossEntropy) Host(c *graph.Call) func() error {
 }
 
 func crossEntropyHost[F float](o crossEntropy, c *graph.Call) func() error {
-	logits, labels, loss, lse := c.In[0], c.In[1], c.Out[0], c.Out[1]
+	logits, labels, loss, stats := c.In[0], c.In[1], c.Out[0], c.Out[1]
 	vocab := logits.Shape[1]
 	rowLoss := graph.View[float64](c.Scratch)
 	loop := c.NewLoop(func(w *graph.Worker, lo, hi int) {
 		for r := lo; r < hi; r++ {
 			x := load[F](w, 0, logits, r*vocab, vocab)
-			l := logSumExp(x)
-			if lse != nil {
-				graph.View[F](lse.Data)[r] = F(l)
+			top, logSum := logSumExp(x)
+			if stats != nil {
+				s := graph.View[F](stats.Data)[2*r : 2*r+2]
+				s[0], s[1] = F(top), F(logSum)
 			}
-			rowLoss[r] = labelLoss(x, l, int(ints(labels)[r]), o.Ignore)
+			rowLoss[r] = labelLoss(x, top, logSum, int(ints(labels)[r]), o.Ignore)
 		}
 	})
 	return func() error {
@@ -48,9 +49,9 @@ func crossEntropyHost[F float](o crossEntropy, c *graph.Call) func() error {
 	}
 }
 
-// logSumExp returns log(sum(exp(x))).
-func logSumExp[F float](x []F) float64 {
-	top := math.Inf(-1)
+// logSumExp returns the largest of x and log(sum(exp(x - top))).
+func logSumExp[F float](x []F) (top, logSum float64) {
+	top = math.Inf(-1)
 	for _, v := range x {
 		top = max(top, float64(v))
 	}
@@ -58,18 +59,18 @@ func logSumExp[F float](x []F) float64 {
 	for _, v := range x {
 		sum += math.Exp(float64(v) - top)
 	}
-	return top + math.Log(sum)
+	return top, math.Log(sum)
 }
 
 // labelLoss is the loss of one row: 0 where its label is ignored, NaN where it is out of range.
-func labelLoss[F float](x []F, lse float64, label, ignore int) float64 {
+func labelLoss[F float](x []F, top, logSum float64, label, ignore int) float64 {
 	switch {
 	case label == ignore:
 		return 0
 	case label < 0 || label >= len(x):
 		return math.NaN()
 	}
-	return lse - float64(x[label])
+	return top - float64(x[label]) + logSum
 }
 
 // counting returns how many labels are not ignored.
@@ -91,7 +92,7 @@ func (o crossEntropyGrad) Host(c *graph.Call) func() error {
 }
 
 func crossEntropyGradHost[F float](o crossEntropyGrad, c *graph.Call) func() error {
-	logits, labels, lse, up, dlogits := c.In[0], c.In[1], c.In[2], c.In[3], c.Out[0]
+	logits, labels, stats, up, dlogits := c.In[0], c.In[1], c.In[2], c.In[3], c.Out[0]
 	vocab := logits.Shape[1]
 	var factor float64 // upstream / n, set before the loop runs
 	loop := c.NewLoop(func(w *graph.Worker, lo, hi int) {
@@ -103,12 +104,13 @@ func crossEntropyGradHost[F float](o crossEntropyGrad, c *graph.Call) func() err
 			}
 			x := load[F](w, 0, logits, r*vocab, vocab)
 			dx := target[F](w, 1, dlogits, r*vocab, vocab)
-			shift, f := float64(graph.View[F](lse.Data)[r]), factor
+			s, f := graph.View[F](stats.Data)[2*r:2*r+2], factor
+			top, logSum := float64(s[0]), float64(s[1])
 			if label < 0 || label >= vocab {
 				label, f = 0, math.NaN()
 			}
 			for j, v := range x {
-				p := math.Exp(float64(v) - shift)
+				p := math.Exp(float64(v) - top - logSum)
 				if j == label {
 					p--
 				}

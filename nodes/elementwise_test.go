@@ -88,9 +88,11 @@ func (r *trial) floats(v *graph.Value) []float64 {
 
 // halfULP returns half a unit in the last place of x in a format.
 func halfULP(dt dtype.DType, x float64) float64 {
-	bits := map[dtype.DType]int{dtype.BFloat16: 8, dtype.Float16: 11, dtype.Float32: 24, dtype.Float64: 53}[dt]
+	p := map[dtype.DType]struct{ bits, minExp int }{
+		dtype.BFloat16: {8, -125}, dtype.Float16: {11, -13}, dtype.Float32: {24, -125}, dtype.Float64: {53, -1021},
+	}[dt]
 	_, e := math.Frexp(x)
-	return math.Ldexp(1, e-bits-1)
+	return math.Ldexp(1, max(e, p.minExp)-p.bits-1)
 }
 
 // near checks got against want, computed in float64: every element is want rounded once to dt, but for an error

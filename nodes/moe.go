@@ -15,9 +15,12 @@ type MoE struct {
 	Intermediate int // I, a multiple of 32
 
 	// Compute is the format of the matrix products and of the activations between them: bf16, f16, f32
-	// (f64 with f64 inputs). Default: that of the layer's input. Weights are kept in float32 and cast
-	// once a step.
+	// (f64 with f64 inputs). Default: that of the layer's input. Weights in another format are cast once a
+	// step.
 	Compute dtype.DType
+	// Params is the format that the parameters are kept in: f32, bf16, f16 (f64 with f64 inputs). Their
+	// gradients have it too. Default f32, f64 with f64 inputs.
+	Params dtype.DType
 
 	Order      Order      // of softmax and choice; default SoftmaxTopK
 	Normalize  *bool      // the chosen probabilities sum to one; default false, true for Sigmoid
@@ -26,6 +29,7 @@ type MoE struct {
 	SelectBias bool       // state select_bias (E,), for the choice alone; whoever trains sets it
 	Activation Activation // of the experts; default swiglu
 	Bias       bool       // parameters fc1_bias (E,2I) and fc2_bias (E,H)
+	Shared     int        // width Is of a shared expert, a multiple of 32; default 0: none
 	Layout     Layout     // of fc1 and fc1_bias; default LayoutInterleaved32
 	Alignment  int        // of the experts' rows; default 256
 	Capacity   int        // rows for all experts; 0: enough for any routing
@@ -46,6 +50,7 @@ type Aux struct {
 //	router (E,H)   logits = x router^T, k experts and probabilities a token
 //	fc1 (E,2I,H)   h = prob * act(fc1 x) on the rows of each expert
 //	fc2 (E,H,I)    y[t] = sum over the token's slots of fc2 h, in slot order
+//	shared_fc1 (2Is,H), shared_fc2 (H,Is), with Shared: what SharedExpert(x) gives is added to y
 //
 // The result has the shape and format of x. Its nodes are named below the prefix of vars. Gradients flow to x
 // and to every parameter.
@@ -67,6 +72,11 @@ func MoELayer(x *graph.Value, vars *graph.Vars, cfg MoE) (*graph.Value, Aux) {
 	in := as(g, x, cfg.Compute)
 	aux, prob := cfg.route(in, vars)
 	y := cfg.experts(in, prob, aux.Routing, vars, x.DType())
+	if cfg.Shared != 0 {
+		shared := cfg.sharedExpert(in, vars, x.DType())
+		g.NameNext("add_shared")
+		y = Add(y, shared)
+	}
 	return y, aux
 }
 
@@ -87,23 +97,29 @@ func (cfg MoE) check(x *graph.Value) error {
 		return graph.BadShape("TopK", cfg.TopK, "from 1 to the %d experts", cfg.Experts)
 	case cfg.Intermediate < gluBlock || cfg.Intermediate%gluBlock != 0:
 		return graph.BadShape("Intermediate", cfg.Intermediate, "a multiple of %d of at least %d", gluBlock, gluBlock)
+	case cfg.Shared < 0 || cfg.Shared%gluBlock != 0:
+		return graph.BadShape("Shared", cfg.Shared, "0, or a multiple of %d", gluBlock)
 	case cfg.Compute != dtype.Invalid && (!plain(cfg.Compute) || isWide(cfg.Compute) != isWide(x.DType())):
 		return graph.BadDType("Compute", cfg.Compute, "bf16, f16 or f32 (f64 with an input in f64)")
+	case cfg.Params != dtype.Invalid && (!plain(cfg.Params) || isWide(cfg.Params) && !isWide(x.DType())):
+		return graph.BadDType("Params", cfg.Params, "bf16, f16 or f32 (f64 with an input in f64)")
 	}
 	return nil
 }
 
 // route builds router and dispatch. It returns the probabilities in the order of rows.
 func (cfg MoE) route(x *graph.Value, vars *graph.Vars) (aux Aux, prob *graph.Value) {
-	r := Router{X: x, Weight: cfg.param(vars, "router", x, graph.Init{}, cfg.Experts, cfg.Hidden),
+	r := Router{X: x, Weight: cfg.weight(vars, "router", x, cfg.Experts, cfg.Hidden),
 		K: cfg.TopK, Order: cfg.Order, Normalize: cfg.Normalize, Scale: cfg.Scale}
 	if cfg.LogitBias {
-		r.LogitBias = cfg.param(vars, "router_bias", x, graph.Const(0), cfg.Experts)
-	}
-	if cfg.SelectBias {
-		r.SelectBias = vars.State("select_bias", statType(x.DType()), graph.Const(0), cfg.Experts)
+		r.LogitBias = cfg.bias(vars, "router_bias", x, cfg.Experts)
 	}
 	g := x.Graph()
+	if cfg.SelectBias {
+		// Statistics are float32 beside parameters of any format but float64.
+		dt := statType(cfg.paramType(x))
+		r.SelectBias = as(g, vars.State("select_bias", dt, graph.Const(0), cfg.Experts), statType(x.DType()))
+	}
 	g.NameNext("router")
 	var idx *graph.Value
 	aux.Logits, idx, aux.TopKProb = r.Apply()
@@ -117,17 +133,17 @@ func (cfg MoE) experts(x, prob *graph.Value, r Routing, vars *graph.Vars, dt dty
 	g := x.Graph()
 	e, h, i := cfg.Experts, cfg.Hidden, cfg.Intermediate
 	fc1 := GroupedGEMMGLU{
-		A: r.Permute(x), B: Dense(compute(cfg.param(vars, "fc1", x, graph.Init{}, e, 2*i, h), x)),
+		A: r.Permute(x), B: Dense(cfg.weight(vars, "fc1", x, e, 2*i, h)),
 		PaddedOffsets: r.PaddedOffsets, Counts: r.Counts, Prob: prob,
 		Activation: cfg.Activation, Layout: cfg.Layout, Alignment: r.Alignment, Launch: cfg.Launch,
 	}
 	fc2 := GroupedGEMM{
-		B:             Dense(compute(cfg.param(vars, "fc2", x, graph.Init{}, e, h, i), x)),
+		B:             Dense(cfg.weight(vars, "fc2", x, e, h, i)),
 		PaddedOffsets: r.PaddedOffsets, Counts: r.Counts, Alignment: r.Alignment, Launch: cfg.Launch,
 	}
 	if cfg.Bias {
-		fc1.Bias = cfg.param(vars, "fc1_bias", x, graph.Const(0), e, 2*i)
-		fc2.Bias, fc2.Prob = cfg.param(vars, "fc2_bias", x, graph.Const(0), e, h), prob
+		fc1.Bias = cfg.bias(vars, "fc1_bias", x, e, 2*i)
+		fc2.Bias, fc2.Prob = cfg.bias(vars, "fc2_bias", x, e, h), prob
 	}
 	g.NameNext("fc1")
 	fc2.A, _ = fc1.Apply()
@@ -136,7 +152,24 @@ func (cfg MoE) experts(x, prob *graph.Value, r Routing, vars *graph.Vars, dt dty
 	return r.Combine(d, nil, dt)
 }
 
-// param returns a parameter of the layer: float32, or float64 in a graph of float64.
-func (cfg MoE) param(vars *graph.Vars, name string, x *graph.Value, init graph.Init, shape ...int) *graph.Value {
-	return vars.ParamOf(name, statType(x.DType()), init, shape...)
+// paramType is the format of the parameters of a layer that computes on x.
+func (cfg MoE) paramType(x *graph.Value) dtype.DType {
+	if cfg.Params != dtype.Invalid {
+		return cfg.Params
+	}
+	return statType(x.DType())
+}
+
+// weight returns a matrix of the layer in the format of x, which it is multiplied with.
+func (cfg MoE) weight(vars *graph.Vars, name string, x *graph.Value, shape ...int) *graph.Value {
+	return as(x.Graph(), vars.ParamOf(name, cfg.paramType(x), graph.Init{}, shape...), x.DType())
+}
+
+// bias returns a bias of the layer, zero at first. What adds it takes any float format beside any other, but float64.
+func (cfg MoE) bias(vars *graph.Vars, name string, x *graph.Value, shape ...int) *graph.Value {
+	b := vars.ParamOf(name, cfg.paramType(x), graph.Const(0), shape...)
+	if isWide(x.DType()) {
+		return as(x.Graph(), b, x.DType())
+	}
+	return b
 }

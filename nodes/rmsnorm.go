@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/moegraph/moegraph/dtype"
@@ -43,7 +44,7 @@ func RMSNorm(x, weight *graph.Value, cfg ...RMSNormConfig) *graph.Value {
 	if c.DType == dtype.Invalid {
 		c.DType = x.DType()
 	}
-	return graph.Apply(rmsNorm{Eps: c.Eps, DType: c.DType}, x, weight)[0]
+	return graph.Apply(rmsNorm(c), x, weight)[0]
 }
 
 type rmsNorm struct {
@@ -81,11 +82,17 @@ func (o rmsNorm) Flops(n *graph.Node) int64 { return 4 * int64(n.In(0).Elems()) 
 
 func (o rmsNorm) Gradient(n *graph.Node, grads []*graph.Value) []*graph.Value {
 	if grads[1] != nil {
-		n.Graph().Fail(graph.Unsupported("gradient", "a gradient of rstd", "a loss that depends on y only"))
+		n.Graph().Fail(noGradient(n, "rstd", "y"))
 		return make([]*graph.Value, 2)
 	}
 	op := rmsNormGrad{DType: gradType(n.In(1))}
 	return graph.Apply(op, n.In(0), n.In(1), n.Out(1), grads[0])
+}
+
+// noGradient is the error of a gradient that flows into an output that is there for the backward nodes only.
+func noGradient(n *graph.Node, output, main string) error {
+	return fmt.Errorf("%s %q: %w", n.Op().Kind(), n.Name(),
+		graph.Unsupported("gradient", "a gradient of "+output, "a loss that depends on %s only", main))
 }
 
 // rmsNormGrad computes, with n = x*rstd:

@@ -58,10 +58,7 @@ func newOptimizer(kind, name string, grads *graph.Grads, rate float64, s Schedul
 }
 
 func (o *optimizer) fail(err error) *optimizer {
-	if o.err == nil {
-		o.err = fmt.Errorf("%s: %w", o.kind, err)
-	}
-	o.step = o.g.Fail(o.err)
+	o.err = fmt.Errorf("%s: %w", o.kind, err)
 	return o
 }
 
@@ -116,16 +113,16 @@ func (o *optimizer) stateName(p *graph.Value, name string) string {
 
 // update appends op for each parameter; operands lists its operands, from the parameter on.
 func (o *optimizer) update(op graph.Op, operands func(p, grad, rate *graph.Value) []*graph.Value) *graph.Value {
+	if o.err != nil {
+		return o.g.Fail(o.err)
+	}
 	for i, p := range o.grads.Of {
-		if o.err != nil || o.g.Err() != nil {
-			break
-		}
 		in := operands(p, o.grads.Value[i], o.rate(statType(p.DType())))
 		o.g.NameNext(o.name + "/" + graph.VarName(p))
 		graph.Apply(op, in...)
 	}
-	if o.err != nil || o.g.Err() != nil {
-		return o.g.Fail(o.err)
+	if err := o.g.Err(); err != nil {
+		return o.g.Fail(err)
 	}
 	return o.step
 }
