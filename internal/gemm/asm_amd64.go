@@ -37,17 +37,18 @@ func kernel6x16(k int, a *float32, rsA int, b *float32, rsB int, c *float32, ldc
 //go:noescape
 func kernel4x16(k int, a *float32, rsA int, b *float32, rsB int, c *float32, ldc int, alpha float32, add bool)
 
-// The copies move n rows of 16 elements, the transposes n blocks of 8x8: element (i, 8*block+j) of
-// src becomes (8*block+j, i) of dst. Strides are in elements. n is at least 1.
+// The copies move rows of pieces of 16 elements: piece q of row i goes to dst[i*ldDst+q*step]. The
+// transposes move n blocks of 8x8: element (i, 8*block+j) of src becomes (8*block+j, i) of dst. Strides
+// are in elements, counts at least 1.
 
 //go:noescape
-func copy16F32(dst *float32, ldDst int, src *float32, ldSrc int, n int)
+func copy16F32(dst *float32, ldDst, step int, src *float32, ldSrc, rows, pieces int)
 
 //go:noescape
-func copy16BF16(dst *float32, ldDst int, src *uint16, ldSrc int, n int)
+func copy16BF16(dst *float32, ldDst, step int, src *uint16, ldSrc, rows, pieces int)
 
 //go:noescape
-func copy16F16(dst *float32, ldDst int, src *uint16, ldSrc int, n int)
+func copy16F16(dst *float32, ldDst, step int, src *uint16, ldSrc, rows, pieces int)
 
 //go:noescape
 func trans8F32(dst *float32, ldDst int, src *float32, ldSrc int, n int)

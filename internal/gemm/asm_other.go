@@ -15,9 +15,9 @@ func kernel4x16(k int, a *float32, rsA int, b *float32, rsB int, c *float32, ldc
 	panic(noAsm)
 }
 
-func copy16F32(dst *float32, ldDst int, src *float32, ldSrc int, n int) { panic(noAsm) }
-func copy16BF16(dst *float32, ldDst int, src *uint16, ldSrc int, n int) { panic(noAsm) }
-func copy16F16(dst *float32, ldDst int, src *uint16, ldSrc int, n int)  { panic(noAsm) }
-func trans8F32(dst *float32, ldDst int, src *float32, ldSrc int, n int) { panic(noAsm) }
-func trans8BF16(dst *float32, ldDst int, src *uint16, ldSrc int, n int) { panic(noAsm) }
-func trans8F16(dst *float32, ldDst int, src *uint16, ldSrc int, n int)  { panic(noAsm) }
+func copy16F32(dst *float32, ldDst, step int, src *float32, ldSrc, rows, pieces int) { panic(noAsm) }
+func copy16BF16(dst *float32, ldDst, step int, src *uint16, ldSrc, rows, pieces int) { panic(noAsm) }
+func copy16F16(dst *float32, ldDst, step int, src *uint16, ldSrc, rows, pieces int)  { panic(noAsm) }
+func trans8F32(dst *float32, ldDst int, src *float32, ldSrc int, n int)              { panic(noAsm) }
+func trans8BF16(dst *float32, ldDst int, src *uint16, ldSrc int, n int)              { panic(noAsm) }
+func trans8F16(dst *float32, ldDst int, src *uint16, ldSrc int, n int)               { panic(noAsm) }

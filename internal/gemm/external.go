@@ -6,8 +6,9 @@ import (
 	"gonum.org/v1/gonum/blas/gonum"
 )
 
-// blockExternal is the side of the blocks that 16-bit operands are decoded in for an external BLAS.
-const blockExternal = 512
+// blockExternal is the side of the blocks that 16-bit operands are decoded in for an external BLAS, in
+// elements.
+const blockExternal = 256
 
 // External says whether the program plugged another BLAS in with blas32.Use, which Mul then calls.
 func External() bool {

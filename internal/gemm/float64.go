@@ -11,7 +11,7 @@ const (
 // MulFloat64 is Mul in float64, for checking gradients: C = alpha * op(A) op(B) + beta * C.
 //
 // Shapes, beta == 0, k == 0 and the spreading of NaN and Inf are as in Mul, as is the independence of
-// an element from m and n. It is plain Go (some 2 GFLOP/s) and allocates up to 256 KiB a call.
+// an element from m and n. It is plain Go (some 3 GFLOP/s on a Zen 3 core) and allocates up to 256 KiB a call.
 func MulFloat64(transA, transB bool, m, n, k int, alpha float64, a []float64, lda int,
 	b []float64, ldb int, beta float64, c []float64, ldc int) {
 	if m < 0 || n < 0 || k < 0 {

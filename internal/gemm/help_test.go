@@ -73,25 +73,24 @@ func (o *Operand) at(i, j int) float64 {
 // reference is the product in float64, and the sum of magnitudes that bounds its rounding error.
 func reference(m, n, k int, alpha float32, a, b Operand, beta float32, c []float32, ldc int) (ref, mag []float64) {
 	ref, mag = make([]float64, m*n), make([]float64, m*n)
-	row, col := make([]float64, k), make([]float64, k)
-	for j := range n {
-		for p := range k {
-			col[p] = b.at(p, j)
+	for i := range ref {
+		if beta != 0 {
+			ref[i] = float64(beta) * float64(c[i/n*ldc+i%n])
+			mag[i] = math.Abs(ref[i])
+		}
+	}
+	row := make([]float64, n)
+	for p := range k {
+		for j := range row {
+			row[j] = b.at(p, j)
 		}
 		for i := range m {
-			var sum, abs float64
-			for p := range row {
-				x := a.at(i, p) * col[p]
-				sum += x
-				abs += math.Abs(x)
+			x := float64(alpha) * a.at(i, p)
+			refRow, magRow := ref[i*n:][:n], mag[i*n:][:n]
+			for j, y := range row {
+				refRow[j] += x * y
+				magRow[j] += math.Abs(x * y)
 			}
-			sum *= float64(alpha)
-			abs *= math.Abs(float64(alpha))
-			if beta != 0 {
-				sum += float64(beta) * float64(c[i*ldc+j])
-				abs += math.Abs(float64(beta) * float64(c[i*ldc+j]))
-			}
-			ref[i*n+j], mag[i*n+j] = sum, abs
 		}
 	}
 	return ref, mag

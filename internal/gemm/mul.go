@@ -7,27 +7,29 @@ import (
 
 // Sizes of the blocks, in elements; doc.go tells how they were chosen.
 const (
-	tileRows = 6   // of the larger kernel
-	tileCols = 16  // of every kernel: two AVX2 registers
-	blockK   = 256 // steps of k that one kernel call sums up; a multiple of 8
-	blockM   = 96
-	blockN   = 512 // columns of B packed at once; a multiple of tileCols
-	padA     = 16  // between rows of packed A: keeps a tile's rows out of each other's cache sets
+	tileRows    = 6   // of the larger kernel
+	tileCols    = 16  // of every kernel: two AVX2 registers
+	blockK      = 256 // steps of k that one kernel call sums up; a multiple of 8
+	blockM      = 96  // rows of A packed at once; a multiple of tileRows
+	blockN      = 512 // columns of B packed at once; a multiple of tileCols
+	groupPanels = 8   // panels of B packed together: whole cache lines of a row before the next row
+	inPlaceM    = 6   // rows of A, one tile, up to which a float32 B is read where it lies
+	padA        = 16  // between rows of packed A: keeps a tile's rows out of each other's cache sets
 )
 
 // useAsm chooses the assembly; tests turn it off to run the Go kernel.
 var useAsm = hasAsm
 
 // Work holds the buffers that operands are packed into. The zero value is ready. It belongs to one
-// goroutine at a time, and its buffers grow to what the largest product asked for, at most
-// WorkBytes altogether (twice as much where External is true).
+// goroutine at a time. Its buffers grow to what the largest product asked for, WorkBytes at most.
 type Work struct {
 	a, b []float32
-	tile [tileRows * tileCols]float32 // of C, where the matrix ends inside a tile
+	tile [tileRows * tileCols]float32 // see tiles.mulEdge
 }
 
-// WorkBytes is the most memory that a Work holds, in bytes.
-const WorkBytes = 4 * ((blockM+tileRows)*(blockK+padA) + blockK*blockN + 2*align)
+// WorkBytes is the most memory that the buffers of a Work take, in bytes (about 0.75 MiB).
+const WorkBytes = 4 * (max((blockM+tileRows)*(blockK+padA), blockExternal*blockExternal) +
+	max(blockN*(blockK+1), blockExternal*blockExternal) + 2*align)
 
 const align = 16 // elements, a cache line
 
@@ -89,29 +91,38 @@ func scale(m, n int, beta float32, c []float32, ldc int) {
 }
 
 // mulBlockK adds the products of steps p0 to p0+kc of k, or stores them where add is false.
+//
+// If all rows of A fit a block, that block serves every column, and B is packed few panels at a time,
+// to be read while it is in a near cache, or, for very few rows, read where it lies.
 func (w *Work) mulBlockK(m, n, p0, kc int, alpha float32, a, b *Operand, add bool, c []float32, ldc int) {
-	ldA := kc + padA
-	w.a = grow(w.a, (min(m, blockM)+tileRows)*ldA)
-	blockN := smallN
-	w.b = grow(w.b, (min(n, blockN)+tileCols-1)/tileCols*tileCols*kc)
-	for j := 0; j < n; j += blockN {
-		cols := min(blockN, n-j)
-		dB:=direct&&b.F32 != nil && !b.Trans
-		if !dB {
-		packB(w.b, b, p0, j, kc, cols)
+	inPlace := m <= inPlaceM && b.F32 != nil && !b.Trans
+	nc := blockN
+	if inPlace {
+		nc = tileCols
+	} else if m <= blockM {
+		nc = groupPanels * tileCols
+	}
+	t := tiles{kc: kc, alpha: alpha, add: add, ldA: kc + padA, ldC: ldc}
+	w.a = grow(w.a, (min(m, blockM)+tileRows)*t.ldA)
+	w.b = grow(w.b, (min(n, nc)+tileCols-1)/tileCols*panelStride(kc))
+	for j := 0; j < n; j += nc {
+		cols := min(nc, n-j)
+		if inPlace && cols == tileCols {
+			t.b, t.ldB = b.F32[p0*b.LD+j:], b.LD
+		} else {
+			packB(w.b, b, p0, j, kc, cols)
+			t.b, t.ldB = w.b, tileCols
 		}
 		for i := 0; i < m; i += blockM {
 			rows := min(blockM, m-i)
-			if j == 0 || m > blockM { // else the block is still there
-				packA(w.a, a, ldA, i, p0, rows, kc, paddedRows(rows))
+			if j == 0 || m > blockM {
+				packA(w.a, a, t.ldA, i, p0, rows, kc, paddedRows(rows))
 			}
-			w.mulBlock(rows, cols, kc, alpha, ldA, add, c[i*ldc+j:], ldc, dB, b, p0, j)
+			t.a, t.c = w.a, c[i*ldc+j:]
+			t.mul(rows, cols, &w.tile)
 		}
 	}
 }
-
-var smallN = 512
-var direct bool
 
 // grow returns at least n elements that start on a cache line.
 func grow(buf []float32, n int) []float32 {
@@ -121,71 +132,4 @@ func grow(buf []float32, n int) []float32 {
 	buf = make([]float32, n+align-1)
 	skip := -int(uintptr(unsafe.Pointer(&buf[0]))/4) & (align - 1)
 	return buf[skip : skip+n]
-}
-
-// nextTile is the height of the tile to take where left rows are left: 6, or 4 where that wastes less.
-func nextTile(left int) int {
-	if !useAsm || left <= 4 || left == 7 || left == 8 {
-		return 4
-	}
-	return tileRows
-}
-
-// paddedRows is where the last tile ends.
-func paddedRows(rows int) int {
-	end := 0
-	for end < rows {
-		end += nextTile(rows - end)
-	}
-	return end
-}
-
-// mulBlock multiplies the packed blocks. The panel of B stays in the first-level cache, A streams from
-// the second.
-func (w *Work) mulBlock(rows, cols, kc int, alpha float32, ldA int, add bool, c []float32, ldc int, dB bool, b *Operand, p0, j0 int) {
-	for j := 0; j < cols; j += tileCols {
-		panel := w.b[j*kc:]
-		ldB := tileCols
-		if dB {
-			panel = b.F32[p0*b.LD+j0+j:]
-			ldB = b.LD
-		}
-		width := min(tileCols, cols-j)
-		for i := 0; i < rows; {
-			height := nextTile(rows - i)
-			valid := min(height, rows-i)
-			if valid == height && width == tileCols {
-				mulTile(height, kc, alpha, w.a[i*ldA:], ldA, panel, ldB, add, c[i*ldc+j:], ldc)
-			} else {
-				w.mulEdge(height, kc, alpha, w.a[i*ldA:], ldA, panel, ldB, add, c[i*ldc+j:], ldc, valid, width)
-			}
-			i += height
-		}
-	}
-}
-
-// mulEdge runs a whole tile beside C and moves the part that lies inside.
-func (w *Work) mulEdge(height, kc int, alpha float32, a []float32, ldA int, b []float32, ldB int, add bool,
-	c []float32, ldc, rows, cols int) {
-	if add {
-		for i := range rows {
-			copy(w.tile[i*tileCols:], c[i*ldc:i*ldc+cols])
-		}
-	}
-	mulTile(height, kc, alpha, a, ldA, b, ldB, add, w.tile[:], tileCols)
-	for i := range rows {
-		copy(c[i*ldc:i*ldc+cols], w.tile[i*tileCols:])
-	}
-}
-
-// mulTile is one call of a kernel.
-func mulTile(height, kc int, alpha float32, a []float32, ldA int, b []float32, ldB int, add bool, c []float32, ldc int) {
-	switch {
-	case !useAsm:
-		goTile(kc, a, ldA, b, c, ldc, alpha, add)
-	case height == tileRows:
-		kernel6x16(kc, &a[0], ldA, &b[0], ldB, &c[0], ldc, alpha, add)
-	default:
-		kernel4x16(kc, &a[0], ldA, &b[0], ldB, &c[0], ldc, alpha, add)
-	}
 }

@@ -105,7 +105,7 @@ func TestMul_Cut(t *testing.T) {
 		m, n, k := blockM+29, blockN+37, 2*blockK+11
 		for variant := range 4 {
 			a := randomOperand(rng, kinds[variant%3], m, k, 0, variant&1 != 0)
-			b := randomOperand(rng, kinds[(variant+1)%3], k, n, 0, variant&2 != 0)
+			b := randomOperand(rng, kinds[variant%3], k, n, 0, variant&2 != 0)
 			var w Work
 			want := filled(m*n, 0.25)
 			w.Mul(m, n, k, 0.5, a, b, 0.5, want, n)

@@ -86,16 +86,16 @@ func (o *Operand) decodeColumn(dst []float32, ld, row, col, n int) {
 	}
 }
 
-// copy16 decodes n pieces of 16 elements, ldSrc apart from (row, col) on, to places ldDst apart.
-func (o *Operand) copy16(dst []float32, ldDst, row, col, ldSrc, n int) {
+// copy16 decodes rows of pieces of 16 elements from (row, col) on, piece q of row i to dst[i*ldDst+q*step].
+func (o *Operand) copy16(dst []float32, ldDst, step, row, col, rows, pieces int) {
 	i := row*o.LD + col
 	switch {
 	case o.F32 != nil:
-		copy16F32(&dst[0], ldDst, &o.F32[i], ldSrc, n)
+		copy16F32(&dst[0], ldDst, step, &o.F32[i], o.LD, rows, pieces)
 	case o.BF16 != nil:
-		copy16BF16(&dst[0], ldDst, &o.BF16[i], ldSrc, n)
+		copy16BF16(&dst[0], ldDst, step, &o.BF16[i], o.LD, rows, pieces)
 	default:
-		copy16F16(&dst[0], ldDst, &o.F16[i], ldSrc, n)
+		copy16F16(&dst[0], ldDst, step, &o.F16[i], o.LD, rows, pieces)
 	}
 }
 

@@ -4,21 +4,14 @@ package gemm
 
 // copyTo writes the stored block of rows x cols from (row, col) on to dst, element (i, j) at [i*ld+j].
 func (o *Operand) copyTo(dst []float32, ld, row, col, rows, cols int) {
-	if useAsm && cols == 16 {
-		o.copy16(dst, ld, row, col, o.LD, rows)
-		return
-	}
-	wide := 0 // elements that the assembly takes of each row
-	if useAsm && o.F32 == nil {
+	wide := 0 // columns that the assembly takes
+	if useAsm && cols >= 16 {
 		wide = cols &^ 15
+		o.copy16(dst, ld, 16, row, col, rows, wide/16)
 	}
-	for i := range rows {
-		line := dst[i*ld : i*ld+cols]
-		if wide > 0 {
-			o.copy16(line, 16, row+i, col, 16, wide/16)
-		}
-		if wide < cols {
-			o.decode(line[wide:], row+i, col+wide)
+	if wide < cols {
+		for i := range rows {
+			o.decode(dst[i*ld+wide:i*ld+cols], row+i, col+wide)
 		}
 	}
 }
@@ -52,11 +45,25 @@ func packA(dst []float32, a *Operand, ld, i0, p0, rows, kc, padded int) {
 	clear(dst[rows*ld : padded*ld])
 }
 
+// panelStride is how far the panels of packed B lie apart, such that the same rows of several panels
+// do not fall in one cache set.
+func panelStride(kc int) int { return (kc + 1) * tileCols }
+
 // packB writes columns j0.. of op(B), rows p0.., as panels of tileCols columns: kc rows of tileCols
 // elements each, zeros in the columns missing from the last panel.
 func packB(dst []float32, b *Operand, p0, j0, kc, cols int) {
-	for j := 0; j < cols; j += tileCols {
-		panel := dst[j*kc : (j+tileCols)*kc]
+	stride := panelStride(kc)
+	j := 0
+	if useAsm && !b.Trans {
+		for numPanels := cols / tileCols; numPanels > 0; {
+			group := min(numPanels, groupPanels)
+			b.copy16(dst[j/tileCols*stride:], tileCols, stride, p0, j0+j, kc, group)
+			numPanels -= group
+			j += group * tileCols
+		}
+	}
+	for ; j < cols; j += tileCols {
+		panel := dst[j/tileCols*stride:][:kc*tileCols]
 		width := min(tileCols, cols-j)
 		if width < tileCols {
 			clear(panel)

@@ -14,42 +14,36 @@
 #define LOAD8F16(src, y) \
 	VCVTPH2PS src, y
 
-#define ARGS(srcShift) \
-	MOVQ dst+0(FP), DI;   \
-	MOVQ ldDst+8(FP), R12; \
-	MOVQ src+16(FP), SI;  \
-	MOVQ ldSrc+24(FP), R8; \
-	MOVQ n+32(FP), CX;    \
-	SHLQ $2, R12;         \
-	SHLQ $srcShift, R8
-
-#define COPY16(LOAD, half) \
-copy:                   \
-	LOAD((SI), Y0);     \
-	LOAD(half(SI), Y1); \
-	ADDQ R8, SI;        \
-	VMOVUPS Y0, (DI);   \
-	VMOVUPS Y1, 32(DI); \
-	ADDQ R12, DI;       \
-	DECQ CX;            \
-	JNZ  copy;          \
-	VZEROUPPER;         \
+#define COPY16(LOAD, half, srcShift) \
+	MOVQ dst+0(FP), DI;     \
+	MOVQ ldDst+8(FP), R12;  \
+	MOVQ step+16(FP), R13;  \
+	MOVQ src+24(FP), SI;    \
+	MOVQ ldSrc+32(FP), R8;  \
+	MOVQ rows+40(FP), CX;   \
+	MOVQ pieces+48(FP), R9; \
+	SHLQ $2, R12;           \
+	SHLQ $2, R13;           \
+	SHLQ $srcShift, R8;     \
+row:                        \
+	MOVQ SI, AX;            \
+	MOVQ DI, BX;            \
+	MOVQ R9, DX;            \
+piece:                      \
+	LOAD((AX), Y0);         \
+	LOAD(half(AX), Y1);     \
+	ADDQ $(2*half), AX;     \
+	VMOVUPS Y0, (BX);       \
+	VMOVUPS Y1, 32(BX);     \
+	ADDQ R13, BX;           \
+	DECQ DX;                \
+	JNZ  piece;             \
+	ADDQ R8, SI;            \
+	ADDQ R12, DI;           \
+	DECQ CX;                \
+	JNZ  row;               \
+	VZEROUPPER;             \
 	RET
-
-// func copy16F32(dst *float32, ldDst int, src *float32, ldSrc int, n int)
-TEXT ·copy16F32(SB), NOSPLIT, $0-40
-	ARGS(2)
-	COPY16(LOAD8F32, 32)
-
-// func copy16BF16(dst *float32, ldDst int, src *uint16, ldSrc int, n int)
-TEXT ·copy16BF16(SB), NOSPLIT, $0-40
-	ARGS(1)
-	COPY16(LOAD8BF16, 16)
-
-// func copy16F16(dst *float32, ldDst int, src *uint16, ldSrc int, n int)
-TEXT ·copy16F16(SB), NOSPLIT, $0-40
-	ARGS(1)
-	COPY16(LOAD8F16, 16)
 
 // PAIRS interleaves rows r0 r1 and r2 r3: each 128-bit lane of s0..s3 is one column of four values.
 #define PAIRS(r0, r1, r2, r3, t0, t1, t2, t3) \
@@ -71,7 +65,14 @@ TEXT ·copy16F16(SB), NOSPLIT, $0-40
 
 // TRANS8 transposes n blocks of 8x8, side by side in the source, one below the other in the
 // destination. R9 R10 R11 are 3, 5 and 7 source strides, R13 BX DX the same of the destination.
-#define TRANS8(LOAD, step) \
+#define TRANS8(LOAD, blockBytes, srcShift) \
+	MOVQ dst+0(FP), DI;        \
+	MOVQ ldDst+8(FP), R12;     \
+	MOVQ src+16(FP), SI;       \
+	MOVQ ldSrc+24(FP), R8;     \
+	MOVQ n+32(FP), CX;         \
+	SHLQ $2, R12;              \
+	SHLQ $srcShift, R8;        \
 	LEAQ (R8)(R8*2), R9;       \
 	LEAQ (R8)(R8*4), R10;      \
 	LEAQ (R9)(R8*4), R11;      \
@@ -93,24 +94,33 @@ block:                         \
 	OUT2(Y1, Y5, (DI)(R12*1), (DI)(BX*1));        \
 	OUT2(Y2, Y6, (DI)(R12*2), (DI)(R13*2));       \
 	OUT2(Y3, Y7, (DI)(R13*1), (DI)(DX*1));        \
-	ADDQ $step, SI;            \
+	ADDQ $blockBytes, SI;            \
 	LEAQ (DI)(R12*8), DI;      \
 	DECQ CX;                   \
 	JNZ  block;                \
 	VZEROUPPER;                \
 	RET
 
+// func copy16F32(dst *float32, ldDst, step int, src *float32, ldSrc, rows, pieces int)
+TEXT ·copy16F32(SB), NOSPLIT, $0-56
+	COPY16(LOAD8F32, 32, 2)
+
+// func copy16BF16(dst *float32, ldDst, step int, src *uint16, ldSrc, rows, pieces int)
+TEXT ·copy16BF16(SB), NOSPLIT, $0-56
+	COPY16(LOAD8BF16, 16, 1)
+
+// func copy16F16(dst *float32, ldDst, step int, src *uint16, ldSrc, rows, pieces int)
+TEXT ·copy16F16(SB), NOSPLIT, $0-56
+	COPY16(LOAD8F16, 16, 1)
+
 // func trans8F32(dst *float32, ldDst int, src *float32, ldSrc int, n int)
 TEXT ·trans8F32(SB), NOSPLIT, $0-40
-	ARGS(2)
-	TRANS8(LOAD8F32, 32)
+	TRANS8(LOAD8F32, 32, 2)
 
 // func trans8BF16(dst *float32, ldDst int, src *uint16, ldSrc int, n int)
 TEXT ·trans8BF16(SB), NOSPLIT, $0-40
-	ARGS(1)
-	TRANS8(LOAD8BF16, 16)
+	TRANS8(LOAD8BF16, 16, 1)
 
 // func trans8F16(dst *float32, ldDst int, src *uint16, ldSrc int, n int)
 TEXT ·trans8F16(SB), NOSPLIT, $0-40
-	ARGS(1)
-	TRANS8(LOAD8F16, 16)
+	TRANS8(LOAD8F16, 16, 1)
