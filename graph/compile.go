@@ -223,13 +223,17 @@ func (s *Step) makes(v *Value) bool {
 	return false
 }
 
+// checkDevice asks the device for code for every step and for the bytes that it needs while it runs: a device with
+// a Scratch method says so itself, else the op does.
 func (c *compilation) checkDevice() error {
 	for _, s := range c.steps {
 		if err := c.dev.Check(s.Op); err != nil {
 			return fmt.Errorf("%s %q: %w", s.Op.Kind(), s.Name, err)
 		}
 		n := s.node(c.g)
-		if sc, ok := s.Op.(Scratcher); ok {
+		if d, ok := c.dev.(interface{ Scratch(n *Node) int64 }); ok {
+			s.scratch = d.Scratch(n)
+		} else if sc, ok := s.Op.(Scratcher); ok {
 			s.scratch = sc.Scratch(n)
 		}
 		s.Cost = costOf(n)

@@ -95,10 +95,18 @@ func (b *backward) run(of, seeds, wrt []*Value) {
 		if i < len(seeds) {
 			seed = seeds[i]
 		}
-		if seed == nil {
-			seed = arithmetic.Fill(g.own(v), 1)
+		v = g.own(v)
+		switch {
+		case seed == nil:
+			seed = arithmetic.Fill(v, 1)
+		case seed.err != nil:
+			g.Fail(seed.err)
+			return
+		case !seed.dt.IsFloat() || shapeString(seed.shape, false) != shapeString(v.shape, false):
+			g.Fail(fmt.Errorf("gradients of %q: %w", v.Name(), BadShape("seed", seed.Text(), "floats in the shape of %s", v.Text())))
+			return
 		}
-		b.parts[g.own(v)] = append(b.parts[g.own(v)], seed)
+		b.arrive(v, seed)
 	}
 	needed := b.reaches(wrt)
 	forward := len(g.nodes)
@@ -169,12 +177,17 @@ func (b *backward) node(n *Node) {
 			g.Fail(fmt.Errorf("%s %q: internal: gradient of %s has shape %s, want %s", n.op.Kind(), n.name, n.op.Operands()[i].Name, dv.Text(), v.Text()))
 			return
 		}
-		if dv.rows != v.rows && !(given(dv.rows) && given(v.rows)) {
-			dv = arithmetic.WithRows(dv, v.rows) // the node used fewer rows than v has
-		}
-		b.parts[v] = append(b.parts[v], dv)
+		b.arrive(v, dv)
 	}
 	g.scope = scope
+}
+
+// arrive keeps a gradient of v. One with other rows in use than v gets those of v: a node may have used fewer.
+func (b *backward) arrive(v, dv *Value) {
+	if dv.rows != v.rows && !(given(dv.rows) && given(v.rows)) {
+		dv = arithmetic.WithRows(dv, v.rows)
+	}
+	b.parts[v] = append(b.parts[v], dv)
 }
 
 // given says whether a row count is the caller's; two such that meet in a node are checked to be equal.

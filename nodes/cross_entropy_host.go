@@ -57,7 +57,7 @@ func logSumExp[F float](x []F) (top, logSum float64) {
 	}
 	var sum float64
 	for _, v := range x {
-		sum += math.Exp(float64(v) - top)
+		sum += expIn[F](float64(v) - top)
 	}
 	return top, math.Log(sum)
 }
@@ -110,7 +110,7 @@ func crossEntropyGradHost[F float](o crossEntropyGrad, c *graph.Call) func() err
 				label, f = 0, math.NaN()
 			}
 			for j, v := range x {
-				p := math.Exp(float64(v) - top - logSum)
+				p := expIn[F](float64(v) - top - logSum)
 				if j == label {
 					p--
 				}

@@ -47,6 +47,32 @@ func (o Dispatch) Apply() Routing {
 	return Routing{TopKIdx: o.TopKIdx, Counts: out[0], PaddedOffsets: out[1], RowMap: out[2], SlotMap: out[3], Overflow: out[4], Invalid: out[5], Assigned: out[6], Alignment: a}
 }
 
+// Watch marks Overflow and Invalid as outputs, so that Check can read them, and returns r.
+func (r Routing) Watch() Routing {
+	if g := r.Overflow.Graph(); g != nil && r.Overflow.Err() == nil {
+		g.Output(r.Overflow.Name(), r.Overflow)
+		g.Output(r.Invalid.Name(), r.Invalid)
+	}
+	return r
+}
+
+// Check returns an error if the last replay of e lost slots to the capacity or met ids that name no expert. Watch
+// must have been called before Compile.
+func (r Routing) Check(e *graph.Exec) error {
+	var overflow, invalid [1]int32
+	if _, err := e.Read(r.Overflow, overflow[:]); err != nil {
+		return err
+	}
+	if _, err := e.Read(r.Invalid, invalid[:]); err != nil {
+		return err
+	}
+	if overflow[0] == 0 && invalid[0] == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %s: %d slots found no row within the capacity of %d, %d ids name no expert",
+		graph.ErrShape, r.Overflow.Name(), overflow[0], r.SlotMap.Dim(0), invalid[0])
+}
+
 type dispatch struct {
 	Experts, Align, Capacity int
 }

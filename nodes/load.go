@@ -21,14 +21,14 @@ type LoadConfig struct {
 	Config string
 	Layer  int // counted from 0
 	// Params is the format that the parameters are kept in: f32 (default), bf16 or f16. bf16 and f16 keep a
-	// 16-bit checkpoint at its own size; wider tensors are rounded to bf16 once, and for f16, which has
-	// less range, refused.
+	// 16-bit checkpoint at its own size. Tensors in another format are rounded to bf16 once; f16, which has
+	// less range, takes f16 alone.
 	Params dtype.DType
 	Layout Layout // of fc1 and fc1_bias; default LayoutInterleaved32
 }
 
-// LoadedMoE is a layer of a checkpoint: what MoELayer needs to build it, and how to save it. MoE may be changed in
-// what changes no parameter: Compute, Alignment, Capacity, Launch.
+// LoadedMoE is a layer of a checkpoint: what MoELayer needs to build it, and how to save it. In MoE, fields that
+// change no parameter may be set: Compute, Alignment, Capacity, Launch.
 type LoadedMoE struct {
 	MoE
 	ModelType string // as the configuration says: "mixtral"
@@ -40,8 +40,8 @@ type LoadedMoE struct {
 	source  *loadSource
 }
 
-// LoadMoE makes the variables of one MoE layer of a checkpoint in vars, for MoELayer with the MoE returned and the
-// same vars. Files of Mixtral, Qwen3-MoE, OLMoE, gpt-oss and DeepSeek-V3 are known; the configuration's
+// LoadMoE makes the variables of one MoE layer of a checkpoint in vars, for MoELayer with the MoE returned and
+// the same vars. Files of Mixtral, Qwen3-MoE, OLMoE, gpt-oss and DeepSeek-V3 are known; the configuration's
 // model_type tells them apart. Tensors are float32, bf16 or f16, each on its own.
 //
 //	ModelType    prob                                       experts
@@ -135,7 +135,8 @@ func (l *LoadedMoE) open(file *safetensors.File, arch *architecture, cfg LoadCon
 	l.params, l.tensors = b.params, b.tensors
 	for _, p := range l.params {
 		if v := l.vars.Lookup(p.name); v != nil {
-			return graph.Misuse("vars", fmt.Sprintf("variable %q, which exists already", v.Name()), "to load before the layer is built")
+			got := fmt.Sprintf("variable %q, which exists already", v.Name())
+			return graph.Misuse("vars", got, "to load before the layer is built")
 		}
 	}
 	for _, p := range l.params {
@@ -186,13 +187,13 @@ func (s *loadSource) use(f func() error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.file == nil {
-		return fmt.Errorf("%w: the checkpoint was closed before an Exec had bound to all of the layer's variables", graph.ErrUsage)
+		return fmt.Errorf("%w: the checkpoint was closed before an Exec had bound to the layer's variables", graph.ErrUsage)
 	}
 	return f()
 }
 
 // loadParam is one variable of the layer: equal blocks, one for each expert or one in all, each a matrix that
-// parts of the checkpoint's tensors make up.
+// parts of the checkpoint's tensors cover.
 type loadParam struct {
 	name       string
 	kind       graph.Kind

@@ -33,7 +33,7 @@ func readModel(path string) (MoE, *architecture, error) {
 	}
 	c := &modelConfig{}
 	if err := json.Unmarshal(raw, &c.values); err != nil || c.values == nil {
-		return MoE{}, nil, graph.BadShape("configuration", fmt.Sprintf("no JSON object (%v)", err), "the model's config.json")
+		return MoE{}, nil, graph.BadShape("configuration", fmt.Sprintf("no JSON object (%v)", err), "a config.json")
 	}
 	modelType := c.text("model_type", "")
 	if c.err != nil {
@@ -52,7 +52,8 @@ func readModel(path string) (MoE, *architecture, error) {
 	for _, a := range architectures {
 		known = append(known, a.modelType)
 	}
-	return MoE{}, nil, graph.Unsupported("model_type", fmt.Sprintf("%.100q", modelType), "one of %s", strings.Join(known, ", "))
+	got := fmt.Sprintf("%.100q", modelType)
+	return MoE{}, nil, graph.Unsupported("model_type", got, "one of %s", strings.Join(known, ", "))
 }
 
 func readConfigFile(path string) ([]byte, error) {
@@ -133,7 +134,8 @@ func (c *modelConfig) topK() int {
 	return c.number(1, MaxExperts, "num_experts_per_tok", "experts_per_token")
 }
 
-// positive returns a finite float above 0, the default where it is absent; a default of 0 means that it must be given.
+// positive returns a finite float above 0, the default where it is absent; a default of 0 means that it must be
+// given.
 func (c *modelConfig) positive(name string, def float64) float64 {
 	_, v := c.find(name)
 	if v == nil && def != 0 {

@@ -32,7 +32,9 @@ const (
 
 // move copies the part between a block of the variable, with rows of cols elements, and the tensor's elements,
 // and converts them: into the tensor if toTensor is set, else out of it.
-func (p loadPart) move(block []byte, blockType dtype.DType, cols int, tensor []byte, tensorType dtype.DType, toTensor bool) error {
+func (p loadPart) move(
+	block []byte, blockType dtype.DType, cols int, tensor []byte, tensorType dtype.DType, toTensor bool,
+) error {
 	size, unit := tensorType.Bytes(1), blockType.Bytes(1)
 	tensor = tensor[p.at*size : (p.at+p.rows*cols)*size]
 	// convert does it for consecutive elements of the block.
@@ -44,7 +46,7 @@ func (p loadPart) move(block []byte, blockType dtype.DType, cols int, tensor []b
 		return dtype.Convert(blockType, b, tensorType, elems)
 	}
 	if p.trans {
-		return p.moveTransposed(cols, size, tensor, toTensor, convert)
+		return p.moveTransposed(cols, tensor, toTensor, convert)
 	}
 	for i := 0; i < p.rows; {
 		row, n := p.run(i)
@@ -69,7 +71,8 @@ func (p loadPart) run(i int) (row, n int) {
 }
 
 // moveTransposed goes through tiles in the tensor's format.
-func (p loadPart) moveTransposed(cols, size int, tensor []byte, toTensor bool, convert func(at int, elems []byte) error) error {
+func (p loadPart) moveTransposed(cols int, tensor []byte, toTensor bool, convert func(int, []byte) error) error {
+	size := len(tensor) / (p.rows * cols)
 	tile := make([]byte, loadTileRows*loadTileCols*size)
 	swap := func(r, c, rows, n int) {
 		for j := range n {

@@ -3,7 +3,6 @@ package nodes
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/moegraph/moegraph/dtype"
@@ -20,8 +19,8 @@ type architecture struct {
 }
 
 // architectures are those that LoadMoE knows. What the configurations mean is taken from the models' code in
-// https://github.com/huggingface/transformers, whose class names begin with Mixtral, Qwen3Moe, Olmoe, GptOss and
-// DeepseekV3.
+// https://github.com/huggingface/transformers, whose class names begin with Mixtral, Qwen3Moe, Olmoe, GptOss
+// and DeepseekV3.
 var architectures = []*architecture{
 	{"mixtral", "block_sparse_moe", mixtralConfig, func(b *loadBuilder) { b.separate("w1", "w3", "w2") }},
 	{"qwen3_moe", "mlp", qwen3Config, projections},
@@ -33,7 +32,9 @@ var architectures = []*architecture{
 // commonConfig reads what all have, with the experts' width under the given name.
 func commonConfig(c *modelConfig, intermediate string) MoE {
 	c.is("hidden_act", "silu")
-	return MoE{Experts: c.experts(), TopK: c.topK(), Hidden: c.width("hidden_size"), Intermediate: c.gluWidth(intermediate)}
+	cfg := MoE{Experts: c.experts(), TopK: c.topK()}
+	cfg.Hidden, cfg.Intermediate = c.width("hidden_size"), c.gluWidth(intermediate)
+	return cfg
 }
 
 func mixtralConfig(c *modelConfig) MoE {
@@ -59,7 +60,7 @@ func gptOSSConfig(c *modelConfig) MoE {
 	alpha, limit, offset := c.positive("swiglu_alpha", 1.702), c.positive("swiglu_limit", 7), 1.0
 	low := -limit
 	cfg.Order, cfg.LogitBias, cfg.Bias = TopKSoftmax, true, true
-	cfg.Activation = Activation{Func: "geglu", Alpha: &alpha, ClampMax: &limit, ClampMin: &low, LinearOffset: &offset}
+	cfg.Activation = Activation{Func: "geglu", Alpha: &alpha, LinearOffset: &offset, ClampMax: &limit, ClampMin: &low}
 	return cfg
 }
 
@@ -156,8 +157,12 @@ func (b *loadBuilder) param(name string, shape []int, rows, cols int, blocks ...
 	b.add(name, graph.Param, b.Params, shape, rows, cols, blocks...)
 }
 
-func (b *loadBuilder) add(name string, kind graph.Kind, dt dtype.DType, shape []int, rows, cols int, blocks ...[]loadPart) {
-	b.params = append(b.params, &loadParam{name: name, kind: kind, dt: dt, shape: shape, rows: rows, cols: cols, blocks: blocks})
+// add adds a variable whose blocks are (rows,cols).
+func (b *loadBuilder) add(
+	name string, kind graph.Kind, dt dtype.DType, shape []int, rows, cols int, blocks ...[]loadPart,
+) {
+	p := &loadParam{name: name, kind: kind, dt: dt, shape: shape, rows: rows, cols: cols, blocks: blocks}
+	b.params = append(b.params, p)
 	for _, parts := range blocks {
 		for _, p := range parts {
 			if dt == dtype.Float16 && p.tensor.dt != dt && b.err == nil {
@@ -175,7 +180,7 @@ func (b *loadBuilder) whole(name string, rows int, shape ...int) loadPart {
 // loadFormats are the element types that are read, under the names of the file format.
 var loadFormats = map[string]dtype.DType{"F32": dtype.Float32, "BF16": dtype.BFloat16, "F16": dtype.Float16}
 
-// tensor finds a tensor and checks its shape and format. After a mistake its data is empty and must not be used.
+// tensor finds a tensor and checks its shape and format. After a mistake its data must not be used.
 func (b *loadBuilder) tensor(name string, shape ...int) *loadTensor {
 	full := b.prefix + name
 	b.seen[full] = true
@@ -190,11 +195,12 @@ func (b *loadBuilder) tensor(name string, shape ...int) *loadTensor {
 		return t
 	}
 	if t.dt, ok = loadFormats[found.DType]; !ok {
-		b.err = graph.BadDType(operand, found.DType, "F32, BF16 or F16: quantized checkpoints must be dequantized first")
+		b.err = graph.BadDType(operand, found.DType, "F32, BF16 or F16: dequantize the checkpoint first")
 		return t
 	}
 	if !slices.Equal(found.Shape, shape) {
-		b.err = graph.BadShape(operand, fmt.Sprintf("shape %.100s", fmt.Sprint(found.Shape)), "%s, from the configuration", want)
+		got := fmt.Sprintf("shape %.100s", fmt.Sprint(found.Shape))
+		b.err = graph.BadShape(operand, got, "%s, from the configuration", want)
 		return t
 	}
 	t.data = found.Data
@@ -202,11 +208,12 @@ func (b *loadBuilder) tensor(name string, shape ...int) *loadTensor {
 	return t
 }
 
-// missing is the error for a tensor that is not there. Released files of gpt-oss hold MXFP4 blocks in its place.
+// missing is the error for a tensor that is not there. Released files of gpt-oss hold MXFP4 blocks in its
+// place.
 func (b *loadBuilder) missing(operand, name, want string) error {
 	if _, ok := b.file.Tensor(b.prefix + name + "_blocks"); ok {
 		return graph.Unsupported(fmt.Sprintf("tensor %q", b.prefix+name+"_blocks"), "MXFP4 blocks and scales",
-			"%s in F32, BF16 or F16: MXFP4 checkpoints must be dequantized first", strconv.Quote(name))
+			"%q in F32, BF16 or F16: dequantize the checkpoint first", b.prefix+name)
 	}
 	return graph.Misuse(operand, "none", "one of shape %s", want)
 }
@@ -220,7 +227,7 @@ func (b *loadBuilder) checkRest() error {
 		}
 	}
 	if len(rest) > 0 {
-		return graph.Unsupported("tensors", names(rest), "only those that the model type and the configuration call for")
+		return graph.Unsupported("tensors", names(rest), "only those that model type and configuration call for")
 	}
 	return nil
 }
@@ -240,7 +247,8 @@ func findLayer(tensors []string, a *architecture, layer int) (string, error) {
 	}
 	switch {
 	case len(found) == 0:
-		return "", graph.Misuse("Layer", fmt.Sprintf("no tensor %s*", want), "a layer that the %d tensors hold, such as %s", len(tensors), names(tensors))
+		return "", graph.Misuse("Layer", fmt.Sprintf("no tensor %s*", want),
+			"a layer that the %d tensors hold, such as %s", len(tensors), names(tensors))
 	case len(found) > 1:
 		return "", graph.Misuse("Layer", "several: "+names(found), "one layer %d in a checkpoint", layer)
 	}

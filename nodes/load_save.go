@@ -12,13 +12,14 @@ import (
 var saveMetadata = map[string]string{"format": "pt"}
 
 // Save writes the layer to one safetensors file, complete or not at all: the tensors that LoadMoE read, under
-// their names, in their shapes and formats, with the values that the variables have now. A layer of float32
-// parameters that nothing has updated comes out bit for bit; so does a 16-bit one. The path may be the file
+// their names, in their shapes and formats, with the values that the variables have now. A layer that nothing has
+// updated comes out bit for bit (codes of NaN aside), unless Params rounded it. The path may be the file
 // that the layer was loaded from. Of a sharded checkpoint too one file is written, for this layer alone.
+// No replay may update the variables meanwhile.
 //
 // Memory: one copy of the layer in the file's format while it is written.
 func (l *LoadedMoE) Save(path string) error {
-	err := l.save(path, false, func(p *loadParam) (func(block int, dst []byte) error, dtype.DType, error) {
+	err := l.save(path, false, func(p *loadParam) (blockReader, dtype.DType, error) {
 		return func(block int, dst []byte) error {
 			return l.vars.ReadBytes(p.value, int64(block)*int64(len(dst)), dst)
 		}, p.dt, nil
@@ -33,10 +34,11 @@ func (l *LoadedMoE) Save(path string) error {
 // under the names and in the shapes of the checkpoint's tensors, in float32. Tensors without a gradient, as
 // DeepSeek-V3's selection bias, are left out.
 func (l *LoadedMoE) SaveGradients(path string, exec *graph.Exec, grads *graph.Grads) error {
-	err := l.save(path, true, func(p *loadParam) (func(block int, dst []byte) error, dtype.DType, error) {
+	err := l.save(path, true, func(p *loadParam) (blockReader, dtype.DType, error) {
 		v := grads.Get(p.value)
 		if v == nil {
-			return nil, 0, graph.Misuse("grads", fmt.Sprintf("none of %q", p.value.Name()), "the gradient of every parameter of the layer")
+			got := fmt.Sprintf("none of %q", p.value.Name())
+			return nil, 0, graph.Misuse("grads", got, "the gradient of every parameter of the layer")
 		}
 		dense, err := exec.Dense(v) // a view where it is float32 on the host
 		if err != nil {
@@ -58,9 +60,12 @@ func (l *LoadedMoE) SaveGradients(path string, exec *graph.Exec, grads *graph.Gr
 	return nil
 }
 
-// save converts variables or gradients back, block by block. values returns what reads a block of a variable,
-// and the format that it reads.
-func (l *LoadedMoE) save(path string, grads bool, values func(*loadParam) (func(int, []byte) error, dtype.DType, error)) error {
+// blockReader reads a block of a variable or of its gradient.
+type blockReader func(block int, dst []byte) error
+
+// save converts variables or gradients back, block by block. values returns what reads the blocks, and the
+// format that it reads.
+func (l *LoadedMoE) save(path string, grads bool, values func(*loadParam) (blockReader, dtype.DType, error)) error {
 	out := map[*loadTensor]safetensors.Tensor{}
 	for _, p := range l.params {
 		if grads && p.kind != graph.Param {

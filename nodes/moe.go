@@ -165,7 +165,8 @@ func (cfg MoE) weight(vars *graph.Vars, name string, x *graph.Value, shape ...in
 	return as(x.Graph(), vars.ParamOf(name, cfg.paramType(x), graph.Init{}, shape...), x.DType())
 }
 
-// bias returns a bias of the layer, zero at first. What adds it takes any float format beside any other, but float64.
+// bias returns a bias of the layer, zero at first. What adds it takes any float format, but float64 with float64
+// alone.
 func (cfg MoE) bias(vars *graph.Vars, name string, x *graph.Value, shape ...int) *graph.Value {
 	b := vars.ParamOf(name, cfg.paramType(x), graph.Const(0), shape...)
 	if isWide(x.DType()) {

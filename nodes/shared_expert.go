@@ -10,8 +10,9 @@ import (
 //	C = X FC1^T ;  y = act(gate, up) FC2^T, gate and up from C
 //
 // X is (T,H). FC1 is (2Is,H), its rows always in blocks of 32 gate and 32 up, Is a multiple of 32; FC2 is
-// (H,Is). Both have the format of X, or are float32 variables, which are cast once a step. C and the activation are in the format
-// of X, each sum is in float32. Saved for backward: C and the activation. Gradients flow to X, FC1 and FC2.
+// (H,Is). Both have the format of X, or are float32 variables, which are cast once a step. C and the
+// activation are in the format of X; sums are in float32. Saved for backward: C and the activation.
+// Gradients flow to X, FC1 and FC2.
 type SharedExpert struct {
 	X, FC1, FC2 *graph.Value
 	Activation  Activation
