@@ -34,10 +34,10 @@ func Alone(dev Device, vars *Vars, opt Options, build func(g *Graph)) (*Exec, er
 const bindAlign = 16
 
 // Bind makes an output or a variable of this Exec live in the caller's memory: a slice or a *tensor.Dense in the
-// Value's own format, of its whole size (a capacity's too), 16-byte aligned. Replays write outputs there and
-// read and update variables there; nothing is copied. Outputs may overlap neither each other nor an
-// input. The memory must stay alive, and be left alone during replays, until it is bound anew or the
-// Exec is closed. Inputs are bound by Write.
+// Value's own format on the host device, DeviceMemory elsewhere; of its whole size (a capacity's too), 16-byte
+// aligned. Replays write outputs there and read and update variables there; nothing is copied. Outputs may
+// overlap neither each other nor an input. The memory must stay alive, and be left alone during replays, until
+// it is bound anew or the Exec is closed. Inputs are bound by Write.
 func (e *Exec) Bind(v *Value, memory any) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -48,26 +48,91 @@ func (e *Exec) Bind(v *Value, memory any) error {
 	if w == nil || (w.kind != Param && w.kind != State && !e.isOutput(w)) {
 		return usagef("Bind: %q is neither an output nor a variable of program %q", v.Name(), e.p.graph)
 	}
-	wrap, ok := e.p.dev.(Wrapper)
-	if !ok {
-		return fmt.Errorf("%w: %s cannot use Go memory in place", ErrDevice, e.p.dev)
-	}
-	d, err := dataOf(memory)
-	if err == nil {
-		err = checkBound(w, d)
-	}
+	mem, data, err := e.boundMemory(w, memory)
 	if err != nil {
 		return fmt.Errorf("%s: %w", v, err)
 	}
 	t := e.tensors[w]
-	oldMem, oldData := t.Mem, t.Data
-	t.Mem, t.Data = wrap.Wrap(d.bytes), d.bytes
+	old := *t
+	t.Mem, t.Data, t.Off = mem, data, 0
 	e.bound = true
 	if err := e.checkOverlaps(); err != nil {
-		t.Mem, t.Data = oldMem, oldData
+		*t = old
 		return err
 	}
+	if e.async != nil {
+		e.async.Rebind()
+	}
 	return nil
+}
+
+// boundMemory checks memory that Bind was given for v.
+func (e *Exec) boundMemory(v *Value, memory any) (Memory, []byte, error) {
+	if m, ok := memory.(DeviceMemory); ok {
+		mem, err := e.wrapDevice(m)
+		if err == nil && m.Bytes != v.Bytes() {
+			err = BadShape("memory", fmt.Sprintf("%d bytes", m.Bytes), "%d bytes for %s", v.Bytes(), v.Text())
+		}
+		return mem, nil, err
+	}
+	wrap, ok := e.p.dev.(Wrapper)
+	if !ok {
+		return nil, nil, fmt.Errorf("%w: %s cannot use Go memory in place, want DeviceMemory", ErrDevice, e.p.dev)
+	}
+	d, err := dataOf(memory)
+	if err == nil {
+		err = checkBound(v, d)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return wrap.Wrap(d.bytes), d.bytes, nil
+}
+
+// wrapDevice makes Memory of the caller's device memory.
+func (e *Exec) wrapDevice(m DeviceMemory) (Memory, error) {
+	w, ok := e.p.dev.(DeviceWrapper)
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("%w: %s cannot use device memory, want a slice or a *tensor.Dense", ErrDevice, e.p.dev)
+	case m.Bytes < 0 || m.Addr == 0 && m.Bytes > 0:
+		return nil, Misuse("memory", fmt.Sprintf("%d bytes at address %#x", m.Bytes, m.Addr), "an address")
+	case m.Addr%bindAlign != 0:
+		return nil, Misuse("memory", fmt.Sprintf("address %#x", m.Addr), "a multiple of %d", bindAlign)
+	}
+	return w.WrapDevice(m), nil
+}
+
+// writeDevice makes the caller's device memory the input's data.
+func (e *Exec) writeDevice(input *Value, st *inputState, m DeviceMemory) error {
+	mem, err := e.wrapDevice(m)
+	if err != nil {
+		return err
+	}
+	rows := input.Dim(0)
+	row := int64(input.dt.Bytes(rowElems(input)))
+	switch {
+	case input.rows == nil && m.Bytes != input.Bytes():
+		return BadShape("data", fmt.Sprintf("%d bytes", m.Bytes), "%d for %s", input.Bytes(), input.Text())
+	case input.rows != nil:
+		if row == 0 || m.Bytes%row != 0 || m.Bytes/row > int64(rows) {
+			return BadShape("data", fmt.Sprintf("%d bytes", m.Bytes), "a multiple of %d bytes, at most %d rows, for %s", row, rows, input.Text())
+		}
+		rows = int(m.Bytes / row)
+	}
+	e.move(st.t, mem)
+	return e.setRows(input, st, rows)
+}
+
+// move gives a tensor other memory that Go cannot reach, and tells the runner if the address is another.
+func (e *Exec) move(t *Tensor, mem Memory) {
+	was, known := t.Mem.(Addressed)
+	now, _ := mem.(Addressed)
+	same := known && now != nil && was.Addr()+uint64(t.Off) == now.Addr()
+	t.Mem, t.Off, t.Data = mem, 0, nil
+	if !same && e.async != nil {
+		e.async.Rebind()
+	}
 }
 
 func checkBound(v *Value, d hostData) error {
@@ -86,16 +151,16 @@ func checkBound(v *Value, d hostData) error {
 func (e *Exec) checkOverlaps() error {
 	type region struct {
 		v        *Value
-		from, to uintptr
+		from, to uint64
 		written  bool
 	}
 	var regions []region
 	for v, t := range e.tensors {
-		if len(t.Data) == 0 || (v.kind == Workspace && !e.isOutput(v)) {
+		from, n := extent(v, t)
+		if n == 0 || (v.kind == Workspace && !e.isOutput(v)) {
 			continue
 		}
-		from := uintptr(unsafe.Pointer(&t.Data[0]))
-		regions = append(regions, region{v, from, from + uintptr(len(t.Data)), e.isOutput(v)})
+		regions = append(regions, region{v, from, from + n, e.isOutput(v)})
 	}
 	for i, a := range regions {
 		for _, b := range regions[:i] {
@@ -108,4 +173,15 @@ func (e *Exec) checkOverlaps() error {
 		}
 	}
 	return nil
+}
+
+// extent returns where t's bytes are and how many; none for an input without data.
+func extent(v *Value, t *Tensor) (from, n uint64) {
+	if len(t.Data) > 0 {
+		return uint64(uintptr(unsafe.Pointer(&t.Data[0]))), uint64(len(t.Data))
+	}
+	if m, ok := t.Mem.(Addressed); ok {
+		return m.Addr() + uint64(t.Off), uint64(max(0, min(v.Bytes(), m.Size()-t.Off)))
+	}
+	return 0, 0
 }

@@ -269,4 +269,4 @@ type listOp struct {
 	list []int
 }
 
-func (listOp) Kind() string { return "test_list" }
+func (o listOp) Kind() string { return fmt.Sprint("test_list", len(o.list)) }

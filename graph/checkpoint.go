@@ -21,6 +21,9 @@ var fileTypes = map[dtype.DType]string{
 func (v *Vars) Save(path string, metadata map[string]string) error {
 	v.s.replay.RLock()
 	defer v.s.replay.RUnlock()
+	if err := v.s.issued.settle(false); err != nil {
+		return err
+	}
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
 	var ts []safetensors.Tensor
@@ -44,6 +47,9 @@ func (v *Vars) Load(path string) (map[string]string, error) {
 	defer f.Close()
 	v.s.replay.Lock()
 	defer v.s.replay.Unlock()
+	if err := v.s.issued.settle(true); err != nil {
+		return nil, err
+	}
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
 	if err := v.s.matches(f); err != nil {

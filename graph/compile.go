@@ -47,6 +47,9 @@ type Step struct {
 // Deps returns the steps that must be complete before this one starts, on whatever stream.
 func (s *Step) Deps() []int { return append([]int(nil), s.deps...) }
 
+// Scratch returns the bytes that the step has of its own while it runs.
+func (s *Step) Scratch() int64 { return s.scratch }
+
 // compilation is the state that the passes hand on.
 type compilation struct {
 	g     *Graph

@@ -29,7 +29,26 @@ type Runner interface {
 	Close() error
 }
 
-// Memory is a block of device memory.
+// AsyncRunner is a Runner whose calls only issue work and return. What it issues is done in the order of issue.
+// Wait, and Follow with it as the other, may be called while another goroutine issues.
+type AsyncRunner interface {
+	Runner
+	// ReplayOn is Replay on a stream of the caller: after what was put on that stream before, and before what is
+	// put there later.
+	ReplayOn(stream any) error
+	// Wait returns when everything issued so far is done.
+	Wait() error
+	// Follow makes what is issued next wait for what other has issued so far.
+	Follow(other AsyncRunner) error
+	// Put copies src to m; src may be used anew when it returns.
+	Put(m Memory, offset int64, src []byte) error
+	// Fill sets every byte of m.
+	Fill(m Memory, b byte) error
+	// Rebind says that a Tensor of the calls has other memory: the next replay uses it.
+	Rebind()
+}
+
+// Memory is a block of device memory. Read and Write return when the copy is done; they wait for no replay.
 type Memory interface {
 	Size() int64
 	Read(offset int64, dst []byte) error
@@ -43,9 +62,27 @@ type HostMemory interface {
 	Bytes() []byte
 }
 
+// Addressed is Memory whose address Launches can pass to a kernel. The address stays for its life.
+type Addressed interface {
+	Memory
+	Addr() uint64
+}
+
 // Wrapper is a Device that can use Go memory in place, without a copy.
 type Wrapper interface {
 	Wrap(b []byte) Memory
+}
+
+// DeviceMemory is memory of the caller on the device: Exec.Write and Exec.Bind use it in place of a slice. It must
+// stay allocated until it is replaced, or the Exec is closed.
+type DeviceMemory struct {
+	Addr  uintptr // a multiple of 16
+	Bytes int64   // what the tensor takes; an input's number of rows follows from it
+}
+
+// DeviceWrapper is a Device that can use a caller's device memory in place.
+type DeviceWrapper interface {
+	WrapDevice(m DeviceMemory) Memory
 }
 
 // Rates are a device's speeds, for the cost model: a node takes LaunchUS plus the longer of its flops and
@@ -139,6 +176,7 @@ type Call struct {
 	In      []*Tensor // nil where an operand is absent
 	Out     []*Tensor // nil where nobody needs the output: then it is not computed
 	Scratch []byte    // the bytes that Scratcher asked for
+	Shared  *Tensor   // the same bytes as a place in the arena, for devices whose memory Go cannot reach; nil: none
 	Debug   bool      // check what only the data can tell, such as offsets
 	NewLoop func(body func(w *Worker, lo, hi int)) Loop
 }

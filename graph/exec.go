@@ -20,10 +20,12 @@ type Exec struct {
 	writes  bool      // the Program updates variables
 	tensors map[*Value]*Tensor
 	inputs  map[*Value]*inputState
-	owned   []Memory // freed by Close
+	counted map[*Value]*inputState // the inputs by their row counts
+	owned   []Memory               // freed by Close
 	arena   Memory
 	poison  []Memory
 	runner  Runner
+	async   AsyncRunner // runner, if it only issues; else nil
 	closed  bool
 	bound   bool // some memory is the caller's by Bind: overlaps are looked for when an input changes
 }
@@ -32,12 +34,14 @@ type inputState struct {
 	t       *Tensor
 	mem     Memory // for data that must be converted or copied; made when first needed
 	written bool
-	used    bool // some step or output needs it
+	used    bool    // some step or output needs it
+	rows    int     // of the last Write, where rows are counted
+	count   [4]byte // rows, as the device reads it
 }
 
 // Exec binds the Program to vars, which may be nil if it uses no variables, and allocates what a replay needs.
 func (p *Program) Exec(vars *Vars) (*Exec, error) {
-	e := &Exec{p: p, tensors: map[*Value]*Tensor{}, inputs: map[*Value]*inputState{}}
+	e := &Exec{p: p, tensors: map[*Value]*Tensor{}, inputs: map[*Value]*inputState{}, counted: map[*Value]*inputState{}}
 	if err := e.open(vars); err != nil {
 		return nil, errors.Join(fmt.Errorf("program %q: %w", p.graph, err), e.release())
 	}
@@ -61,7 +65,7 @@ func (e *Exec) open(vars *Vars) error {
 	e.poison = append(e.poison, e.arena)
 	scratch := map[int]*Tensor{}
 	for _, b := range p.buffers {
-		t := &Tensor{DType: dtype.Uint8, Mem: e.arena, Off: b.Offset}
+		t := &Tensor{DType: dtype.Uint8, Shape: []int{int(b.Size)}, Mem: e.arena, Off: b.Offset}
 		if b.value != nil {
 			t.DType, t.Shape = b.value.dt, b.value.shape
 			e.tensors[b.value] = t
@@ -90,10 +94,11 @@ func (e *Exec) open(vars *Vars) error {
 	for i, s := range p.steps {
 		calls[i] = &Call{Name: s.Name, Op: s.Op, In: e.list(s.In), Out: e.list(s.Out), Debug: p.opt.Debug.Offsets}
 		if t := scratch[i]; t != nil {
-			calls[i].Scratch = t.Data
+			calls[i].Scratch, calls[i].Shared = t.Data, t
 		}
 	}
 	e.runner, err = p.dev.Load(p, calls)
+	e.async, _ = e.runner.(AsyncRunner)
 	return err
 }
 
@@ -179,6 +184,7 @@ func (e *Exec) openInput(in *Value) error {
 	if in.rows == nil {
 		return nil
 	}
+	e.counted[in.rows] = st
 	mem, err := e.alloc(4, "row count of input "+in.name)
 	if err != nil {
 		return err
@@ -216,10 +222,11 @@ func (e *Exec) find(v *Value) *Value {
 	return nil
 }
 
-// Write gives an input its data for the replays that follow: a slice or a *tensor.Dense. The number of rows
-// is the data's; where the input's first dimension is no capacity it must match. On the host device data
-// of the input's own format is used in place: it must not change until the replay has returned.
-// Floats of another format are converted into memory of the Exec.
+// Write gives an input its data for the replays that follow: a slice, a *tensor.Dense, or DeviceMemory. The number
+// of rows is the data's; where the input's first dimension is no capacity it must match. On the host device
+// data of the input's own format is used in place: it must not change until the replay has returned; elsewhere
+// DeviceMemory is. Everything else is copied, floats of another format converted, into memory of the Exec, after
+// the replays issued so far and before the next; the caller's slice may change once Write has returned.
 func (e *Exec) Write(input *Value, data any) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -241,6 +248,9 @@ func (e *Exec) Write(input *Value, data any) error {
 }
 
 func (e *Exec) write(input *Value, st *inputState, data any) error {
+	if m, ok := data.(DeviceMemory); ok {
+		return e.writeDevice(input, st, m)
+	}
 	d, err := dataOf(data)
 	if err != nil {
 		return err
@@ -256,10 +266,25 @@ func (e *Exec) write(input *Value, st *inputState, data any) error {
 	} else if err := e.copyIn(input, st, d, n); err != nil {
 		return err
 	}
-	if input.rows == nil {
+	return e.setRows(input, st, rows)
+}
+
+// setRows tells the device how many rows the input has.
+func (e *Exec) setRows(input *Value, st *inputState, rows int) error {
+	if input.rows == nil || (st.written && st.rows == rows) {
 		return nil
 	}
-	return e.tensors[input.rows].Mem.Write(0, []byte{byte(rows), byte(rows >> 8), byte(rows >> 16), byte(rows >> 24)})
+	st.rows = rows
+	st.count = [4]byte{byte(rows), byte(rows >> 8), byte(rows >> 16), byte(rows >> 24)}
+	return e.put(e.tensors[input.rows].Mem, st.count[:])
+}
+
+// put copies src to the start of m, between the replays issued so far and the next.
+func (e *Exec) put(m Memory, src []byte) error {
+	if e.async != nil {
+		return e.async.Put(m, 0, src)
+	}
+	return m.Write(0, src)
 }
 
 // copyIn converts or copies d into memory of the Exec.
@@ -271,15 +296,19 @@ func (e *Exec) copyIn(input *Value, st *inputState, d hostData, n int) error {
 		}
 		st.mem = mem
 	}
-	st.t.Mem, st.t.Data = st.mem, view(st.mem, 0, st.mem.Size())
-	if st.t.Data != nil {
+	if st.t.Data = view(st.mem, 0, st.mem.Size()); st.t.Data != nil {
+		st.t.Mem = st.mem
 		return d.into(input.dt, st.t.Data[:n])
 	}
-	buf := make([]byte, n)
-	if err := d.into(input.dt, buf); err != nil {
-		return err
+	e.move(st.t, st.mem)
+	src := d.bytes
+	if !d.fits(input.dt) {
+		src = make([]byte, n)
+		if err := d.into(input.dt, src); err != nil {
+			return err
+		}
 	}
-	return st.mem.Write(0, buf)
+	return e.put(st.mem, src[:n])
 }
 
 func rowElems(v *Value) int {
@@ -318,12 +347,48 @@ func rowsOf(input *Value, d hostData) (int, error) {
 }
 
 // Replay runs the Program once. The context is looked at before the start: a replay runs whole or not at
-// all. An error of a node leaves outputs and updated variables unspecified.
-func (e *Exec) Replay(ctx context.Context) error {
+// all. An error of a node leaves outputs and updated variables unspecified. On a GPU it returns when the
+// replay is issued: Wait, Read, Scalar and Dense wait for it, a Write comes after it.
+func (e *Exec) Replay(ctx context.Context) error { return e.replay(ctx, nil) }
+
+// ReplayOn is Replay on a stream of the caller, such as a cu.Stream: after what was put on it before, and
+// before what is put on it later. The host device has no streams of the caller.
+func (e *Exec) ReplayOn(ctx context.Context, stream any) error {
+	if stream == nil {
+		return usagef("ReplayOn of %q: got no stream", e.p.graph)
+	}
+	return e.replay(ctx, stream)
+}
+
+// Wait returns when everything that was issued is done, with the device's error if there was one.
+func (e *Exec) Wait() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return usagef("Wait for a closed Exec of %q", e.p.graph)
+	}
+	return e.wait()
+}
+
+func (e *Exec) wait() error {
+	if e.async == nil {
+		return nil
+	}
+	return e.async.Wait()
+}
+
+// Runner returns what the device made of the Program, for tools that know the device.
+func (e *Exec) Runner() Runner { return e.runner }
+
+func (e *Exec) replay(ctx context.Context, stream any) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
 		return usagef("Replay of a closed Exec of %q", e.p.graph)
+	}
+	if stream != nil && e.async == nil {
+		return fmt.Errorf("ReplayOn of %q: %w", e.p.graph,
+			Unsupported("stream", fmt.Sprintf("%T", stream), "Replay: %s has no streams of the caller", e.p.dev))
 	}
 	if err := ctx.Err(); err != nil {
 		return err
@@ -343,13 +408,21 @@ func (e *Exec) Replay(ctx context.Context) error {
 			e.store.replay.Lock()
 			defer e.store.replay.Unlock()
 		}
-	}
-	if e.p.opt.Debug.Poison {
-		for _, m := range e.poison {
-			if err := fillFF(m); err != nil {
+		if e.async != nil {
+			if err := e.store.issued.order(e.async, e.writes); err != nil {
 				return err
 			}
 		}
+	}
+	if e.p.opt.Debug.Poison {
+		for _, m := range e.poison {
+			if err := e.fillFF(m); err != nil {
+				return err
+			}
+		}
+	}
+	if stream != nil {
+		return e.async.ReplayOn(stream)
 	}
 	return e.runner.Replay()
 }
@@ -362,21 +435,19 @@ func (e *Exec) ready() error {
 		}
 	}
 	for _, pair := range e.p.equal {
-		a, b := e.tensors[pair[0]], e.tensors[pair[1]]
-		if a != nil && b != nil && string(a.Data) != string(b.Data) {
+		a, b := e.counted[pair[0]], e.counted[pair[1]]
+		if a != nil && b != nil && a.rows != b.rows {
 			return fmt.Errorf("Replay of %q: %w", e.p.graph,
-				BadShape(pair[1].name, fmt.Sprint(lastInt32(b.Data)), "%d, as %s", lastInt32(a.Data), pair[0].name))
+				BadShape(pair[1].name, fmt.Sprint(b.rows), "%d, as %s", a.rows, pair[0].name))
 		}
 	}
 	return nil
 }
 
-func lastInt32(b []byte) int32 {
-	b = b[len(b)-4:]
-	return int32(uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24)
-}
-
-func fillFF(m Memory) error {
+func (e *Exec) fillFF(m Memory) error {
+	if e.async != nil {
+		return e.async.Fill(m, 0xff)
+	}
 	if hm, ok := m.(HostMemory); ok {
 		b := hm.Bytes()
 		for i := range b {
@@ -403,8 +474,13 @@ func (e *Exec) Read(v *Value, dst any) (rows int, err error) {
 	if v.variable != nil {
 		e.store.replay.RLock()
 		defer e.store.replay.RUnlock()
+		if err := e.store.issued.settle(false); err != nil {
+			return 0, err
+		}
 	}
-	rows = t.Rows()
+	if rows, err = e.rows(t); err != nil {
+		return 0, err
+	}
 	n := rows * t.Width()
 	data := t.Data
 	if data == nil && n > 0 {
@@ -415,6 +491,25 @@ func (e *Exec) Read(v *Value, dst any) (rows int, err error) {
 	}
 	_, err = copyOut(v.String(), dst, t.DType, t.Shape, n, data)
 	return rows, err
+}
+
+// rows waits for what was issued and returns t's number of rows in use.
+func (e *Exec) rows(t *Tensor) (int, error) {
+	if err := e.wait(); err != nil {
+		return 0, err
+	}
+	c := t.Count
+	if c == nil || c.Data != nil {
+		return t.Rows(), nil
+	}
+	var last [4]byte
+	at := c.Off + int64(c.DType.Bytes(elems(c.Shape))) - int64(len(last))
+	if err := c.Mem.Read(at, last[:]); err != nil {
+		return 0, err
+	}
+	known := *t
+	known.Count = &Tensor{Data: last[:]}
+	return known.Rows(), nil
 }
 
 func (e *Exec) readable(v *Value) (*Tensor, error) {
@@ -460,13 +555,17 @@ func (e *Exec) Scalar(v *Value) (float64, error) {
 func (e *Exec) Dense(v *Value) (*tensor.Dense, error) {
 	e.mu.Lock()
 	t, err := e.readable(v)
+	var rows int
+	if err == nil {
+		rows, err = e.rows(t)
+	}
 	e.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
 	shape := append([]int(nil), t.Shape...)
 	if len(shape) > 0 {
-		shape[0] = t.Rows()
+		shape[0] = rows
 	}
 	n := elems(shape)
 	if n == 0 {
@@ -495,12 +594,19 @@ func (e *Exec) Close() error {
 
 func (e *Exec) release() error {
 	var errs error
+	if e.async != nil {
+		// Nobody may follow or wait for a runner that is gone. Its work is done first, also if it failed.
+		errs = e.async.Wait()
+		if e.store != nil {
+			e.store.issued.forget(e.async)
+		}
+	}
 	if e.runner != nil {
-		errs = e.runner.Close()
+		errs = errors.Join(errs, e.runner.Close())
 	}
 	for _, m := range e.owned {
 		errs = errors.Join(errs, m.Free())
 	}
-	e.owned, e.runner = nil, nil
+	e.owned, e.runner, e.async = nil, nil, nil
 	return errs
 }

@@ -86,6 +86,12 @@ func (c *compilation) verify() error { return c.prog.Verify() }
 // may be in use at once share bytes, every offset is aligned and inside the arena.
 func (p *Program) Verify() error { return p.verify(p.order()) }
 
+// VerifyOrder is Verify for another order than the planned one, such as that of a captured graph: each edge says that
+// one step, given by its index, is done before another of a higher index starts.
+func (p *Program) VerifyOrder(edges [][2]int) error {
+	return p.verify(memory.Order{Nodes: len(p.steps), Edges: edges})
+}
+
 func (p *Program) verify(order memory.Order) error {
 	buffers := make([]memory.Buffer, len(p.buffers))
 	offsets := make([]int64, len(p.buffers))

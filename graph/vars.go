@@ -32,6 +32,7 @@ type varStore struct {
 
 	replay  sync.RWMutex // held by replays: shared to read, exclusive to write
 	writing atomic.Bool  // a writing replay is under way or waits for readers
+	issued  issued       // replays that were issued and may still run
 }
 
 // variable is one parameter or state tensor.
@@ -204,6 +205,9 @@ func (v *Vars) Read(x *Value, dst any) error {
 	}
 	v.s.replay.RLock()
 	defer v.s.replay.RUnlock()
+	if err := v.s.issued.settle(false); err != nil {
+		return err
+	}
 	data, err := vr.contents()
 	if err != nil {
 		return err
@@ -232,6 +236,9 @@ func (v *Vars) Write(x *Value, src any) error {
 	}
 	v.s.replay.Lock()
 	defer v.s.replay.Unlock()
+	if err := v.s.issued.settle(true); err != nil {
+		return err
+	}
 	if err := vr.store1(buf); err != nil {
 		return err
 	}
@@ -350,6 +357,9 @@ func (s *varStore) bind(dev Device, xs []*variable) error {
 	}
 	if s.dev.String() != dev.String() {
 		return fmt.Errorf("%w: the variables live on %s, the program runs on %s", ErrDevice, s.dev, dev)
+	}
+	if err := s.issued.settle(false); err != nil { // a new variable may start as a copy
+		return err
 	}
 	for _, x := range xs {
 		if x.mem != nil {

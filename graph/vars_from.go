@@ -63,6 +63,9 @@ func (v *Vars) ReadBytes(x *Value, off int64, dst []byte) error {
 	}
 	v.s.replay.RLock()
 	defer v.s.replay.RUnlock()
+	if err := v.s.issued.settle(false); err != nil {
+		return err
+	}
 	switch {
 	case vr.mem != nil:
 		return vr.mem.Read(off, dst)
