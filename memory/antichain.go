@@ -12,7 +12,8 @@ import "slices"
 // The flow is Dinic's. The middle edges, up to n*n of them, are never stored: they have no limit, so
 // the rows of before serve as they are, and only edges that carry flow are kept, for the way back.
 //
-// The set is a clique also if before was not transitive, as long as it holds every pair that may share.
+// If before is not transitive the set is still a clique, as before holds every pair that may share, but
+// it need not be the heaviest.
 func (c *core) antichain() []int32 {
 	f := newFlow(c)
 	for f.label() {

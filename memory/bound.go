@@ -4,14 +4,14 @@ import "slices"
 
 // bound is what a component needs at least.
 type bound struct {
-	units   int64     // by the heaviest clique and the fixed offsets
-	bytes   int64     // the same, without padding that may lie above the top
+	bytes   int64     // by the heaviest clique and the fixed offsets
 	pinned  []int32   // the heaviest clique
 	cliques [][]int32 // found on the way; nil: none yet
 }
 
 // bound computes the lower bound: the heaviest section of intervals, the maximum-weight antichain of
-// an order, both exact, or the heaviest clique that a bounded search finds in a bare relation.
+// an order, both exact, or the heaviest clique that a bounded search finds in a bare relation or in
+// one with conflicts added by hand.
 func (c *core) bound() *bound {
 	b := &bound{}
 	switch {
@@ -22,8 +22,10 @@ func (c *core) bound() *bound {
 		b.pinned = c.heaviest(b.cliques)
 	case c.before != nil:
 		b.pinned = c.antichain()
-		if !c.isClique(b.pinned) { // relation with conflicts added by hand
-			b.pinned = c.heavyClique()
+		if c.edited { // still a clique, but perhaps not the heaviest
+			if other := c.heavyClique(); c.weight(other) > c.weight(b.pinned) {
+				b.pinned = other
+			}
 		}
 	default:
 		b.pinned = c.heavyClique()
@@ -32,12 +34,10 @@ func (c *core) bound() *bound {
 	for _, k := range b.pinned {
 		spare = max(spare, c.spare[k])
 	}
-	b.units = c.weight(b.pinned)
-	b.bytes = b.units*c.unit - spare
+	b.bytes = c.weight(b.pinned)*c.unit - spare // the topmost of the clique may be the one with most padding
 	for k, o := range c.fixed {
-		if o >= 0 && o+c.size[k] > b.units {
-			b.units = o + c.size[k]
-			b.bytes = max(b.bytes, b.units*c.unit-c.spare[k])
+		if end := c.end(int32(k), o); o >= 0 && end > b.bytes {
+			b.bytes = end
 			b.pinned = []int32{int32(k)}
 		}
 	}
@@ -50,17 +50,6 @@ func (b *bound) family(c *core) *family {
 		b.cliques = c.grown(b.pinned)
 	}
 	return c.newFamily(b.cliques)
-}
-
-func (c *core) isClique(set []int32) bool {
-	for x, k := range set {
-		for _, j := range set[:x] {
-			if !has(c.rows[k], j) {
-				return false
-			}
-		}
-	}
-	return true
 }
 
 const (

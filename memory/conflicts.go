@@ -15,6 +15,7 @@ type Conflicts struct {
 	spans  []Span           // nil for a bare relation
 	lower  []int64          // half-open lifetimes: only from Intervals and as long as nothing is added
 	upper  []int64
+	edited bool  // a pair that had an order was made to conflict: before may not be transitive
 	err    error // the first wrong Add; Solve returns it
 }
 
@@ -52,6 +53,7 @@ func (c *Conflicts) Add(i, j int) {
 	c.rows[i].Set(uint(j))
 	c.rows[j].Set(uint(i))
 	if c.before != nil {
+		c.edited = true
 		c.before[i].Clear(uint(j))
 		c.before[j].Clear(uint(i))
 	}
@@ -86,7 +88,10 @@ func Intervals(lower, upper []int64) (*Conflicts, error) {
 		if upper[i] < lower[i] {
 			return nil, invalid("interval %d: got [%d, %d), want upper >= lower", i, lower[i], upper[i])
 		}
-		c.spans[i] = Span{lower[i], max(lower[i], upper[i]-1)}
+		c.spans[i] = Span{lower[i], lower[i]}
+		if upper[i] > lower[i] {
+			c.spans[i].Last = upper[i] - 1
+		}
 		for j := range i {
 			switch {
 			case lower[i] == upper[i], lower[j] == upper[j]: // alive at no time, in no order

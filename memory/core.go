@@ -2,6 +2,7 @@ package memory
 
 import (
 	"cmp"
+	"math"
 	"math/bits"
 	"slices"
 )
@@ -25,7 +26,9 @@ type core struct {
 	words  int        // words in a row
 	rows   [][]uint64 // conflicts
 	before [][]uint64 // precedence, nil if unknown
-	adj    [][]int32  // conflicts as lists
+	edited bool       // before may not be transitive
+	degree []int64    // number of conflicts
+	adj    [][]int32  // conflicts as lists, nil above maxExact buffers
 	lower  []int64    // half-open lifetimes, nil unless the problem is one of intervals
 	upper  []int64
 }
@@ -60,15 +63,10 @@ func cores(p *Problem) []*core {
 
 func newCore(p *Problem, ids []int) *core {
 	c := &core{n: len(ids), ids: ids, words: (len(ids) + 63) / 64}
+	c.edited = p.Conflicts != nil && p.Conflicts.edited
 	spans := p.Spans
 	if spans == nil && p.Conflicts != nil {
 		spans = p.Conflicts.spans
-	}
-	degree := func(i int) int {
-		if p.Conflicts == nil {
-			return 0
-		}
-		return p.Conflicts.Degree(i)
 	}
 	spanOf := func(i int) Span {
 		if spans == nil {
@@ -76,9 +74,11 @@ func newCore(p *Problem, ids []int) *core {
 		}
 		return spans[i]
 	}
-	degrees := make(map[int]int, len(ids))
+	degrees := make([]int, len(p.Buffers))
 	for _, i := range ids {
-		degrees[i] = degree(i)
+		if p.Conflicts != nil {
+			degrees[i] = p.Conflicts.Degree(i)
+		}
 	}
 	slices.SortFunc(ids, func(i, j int) int {
 		a, b := p.Buffers[i], p.Buffers[j]
@@ -128,35 +128,42 @@ func (c *core) scale(p *Problem, least int64) {
 
 // link copies the part of the relations that lies inside the component.
 func (c *core) link(p *Problem) {
-	label := make(map[int]int, c.n)
+	label := make([]int32, len(p.Buffers)) // one more than the label, 0: not in the component
 	for k, i := range c.ids {
-		label[i] = k
+		label[i] = int32(k) + 1
 	}
 	local := func(set []uint64) []uint64 {
 		row := make([]uint64, c.words)
 		for w, word := range set {
 			for ; word != 0; word &= word - 1 {
-				if k, ok := label[w*64+bits.TrailingZeros64(word)]; ok {
-					row[k/64] |= 1 << (k % 64)
+				if k := label[w*64+bits.TrailingZeros64(word)] - 1; k >= 0 {
+					row[k>>6] |= 1 << (uint(k) & 63)
 				}
 			}
 		}
 		return row
 	}
-	c.rows, c.adj = make([][]uint64, c.n), make([][]int32, c.n)
+	c.rows, c.degree = make([][]uint64, c.n), make([]int64, c.n)
 	for k, i := range c.ids {
 		if p.Conflicts == nil {
 			c.rows[k] = make([]uint64, c.words)
 			continue
 		}
 		c.rows[k] = local(p.Conflicts.rows[i].Words())
-		c.adj[k] = members(c.rows[k])
+		for _, word := range c.rows[k] {
+			c.degree[k] += int64(bits.OnesCount64(word))
+		}
 		if p.Conflicts.before != nil {
 			c.before = append(c.before, local(p.Conflicts.before[i].Words()))
 		}
 		if p.Conflicts.lower != nil {
 			c.lower = append(c.lower, p.Conflicts.lower[i])
 			c.upper = append(c.upper, p.Conflicts.upper[i])
+		}
+	}
+	if c.n <= maxExact {
+		for _, row := range c.rows {
+			c.adj = append(c.adj, members(row))
 		}
 	}
 }
@@ -190,3 +197,25 @@ func (c *core) alignUp(k int32, x int64) int64 {
 }
 
 func trailing(word uint64) int { return bits.TrailingZeros64(word) }
+
+// end is where k ends, in bytes, if it starts at o units: without the padding of its size.
+func (c *core) end(k int32, o int64) int64 { return (o+c.size[k])*c.unit - c.spare[k] }
+
+// peakFrom is the lowest peak, in bytes, that any plan can have if it is at least x; peaks are whole units
+// less the padding of the topmost buffer.
+func (c *core) peakFrom(x int64) int64 {
+	lowest := int64(math.MaxInt64)
+	for _, spare := range c.spare {
+		lowest = min(lowest, (x+spare+c.unit-1)/c.unit*c.unit-spare)
+	}
+	return lowest
+}
+
+// peakUpTo is the highest peak, in bytes, that any plan can have if it is at most x.
+func (c *core) peakUpTo(x int64) int64 {
+	var highest int64
+	for _, spare := range c.spare {
+		highest = max(highest, (x+spare)/c.unit*c.unit-spare)
+	}
+	return highest
+}

@@ -6,35 +6,39 @@ import (
 	"slices"
 )
 
-// layout is a placement of one core, in units.
+// layout is a placement of one core.
 type layout struct {
-	off    []int64
-	peak   int64 // largest offset + size
+	off    []int64 // units
+	peak   int64   // bytes: the largest offset + size
 	method string
 }
 
-// greedy runs every one-pass placement and returns the lowest; ties go to the first.
+// greedy runs the one-pass placements until one meets the goal, and returns the lowest; ties go to the
+// first.
 //
 // First fit and best fit take the buffers in an order and put each into the first, or tightest, gap
 // between the placed ones that conflict with it. The skyline always extends the lowest place: it is
 // the first dive of the exact search.
-func (c *core) greedy() layout {
-	var best layout
-	keep := func(l layout) {
-		if best.off == nil || l.peak < best.peak {
+func (c *core) greedy(goal int64) layout {
+	best := layout{peak: math.MaxInt64}
+	keep := func(l layout) bool {
+		if l.peak < best.peak {
 			best = l
 		}
+		return best.peak <= goal
 	}
 	for _, o := range []order{"ZN", "BZ", "AZ", "NZ", "WZ"} {
-		rank := c.ranked(o)
-		keep(c.fit(rank, false, "first fit, order "+string(o)))
-		if o[0] == 'Z' {
-			keep(c.fit(rank, true, "best fit, order "+string(o)))
+		seq := c.ranked(o)
+		if keep(c.fit(seq, false, "first fit, order "+string(o))) {
+			return best
+		}
+		if o == "ZN" && keep(c.fit(seq, true, "best fit, order "+string(o))) {
+			return best
 		}
 	}
 	for _, o := range []order{"WZ", "NZ", "ZW"} {
-		if l, ok := c.skyline(c.ranked(o), "skyline, order "+string(o)); ok {
-			keep(l)
+		if l, ok := c.skyline(c.ranked(o), "skyline, order "+string(o)); ok && keep(l) {
+			return best
 		}
 	}
 	return best
@@ -72,7 +76,7 @@ func (c *core) fit(seq []int32, best bool, method string) layout {
 			o = c.gap(k, placed, l.off, best)
 		}
 		l.off[k] = o
-		l.peak = max(l.peak, o+c.size[k])
+		l.peak = max(l.peak, c.end(k, o))
 		at, _ := slices.BinarySearchFunc(placed, o, func(j int32, o int64) int { return cmp.Compare(l.off[j], o) })
 		placed = slices.Insert(placed, at, k)
 	}
@@ -124,7 +128,7 @@ func (c *core) skyline(seq []int32, method string) (layout, bool) {
 		k := left[at]
 		left = slices.Delete(left, at, at+1)
 		top := l.off[k] + c.size[k]
-		l.peak = max(l.peak, top)
+		l.peak = max(l.peak, c.end(k, l.off[k]))
 		for _, j := range left {
 			if l.off[j] < top && has(c.rows[k], j) {
 				if c.fixed[j] >= 0 {

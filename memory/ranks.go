@@ -2,15 +2,20 @@ package memory
 
 import (
 	"cmp"
+	"math"
 	"slices"
 )
 
 // order is a static order of buffers: letters are keys, compared largest first, in this sequence.
 //
-//	W  span in the reference schedule        N  number of conflicts (a stand-in for W)
-//	A  size * W                              B  size * N
-//	T  largest remaining total of its cliques, at the moment of ranking
+//	W  width: length of the span in the reference schedule
+//	A  area: size * W
+//	N  number of conflicts, which stands in for W where there is more than one stream
+//	B  block: size * N
+//	T  largest total left to any of its cliques, at the moment of ranking
 //	Z  size
+//	L  earliest first position
+//	U  latest last position
 type order string
 
 // assign ranks the unplaced buffers of p. Ties are left in label order.
@@ -45,16 +50,25 @@ func (o order) assign(s *search, p part) {
 
 // key is a key that does not depend on what is placed.
 func (c *core) key(k int32, letter byte) int64 {
-	width := c.span[k].Last - c.span[k].First + 1
+	width := c.span[k].Last - c.span[k].First
+	if width < 0 { // beyond int64
+		width = math.MaxInt64
+	} else if width < math.MaxInt64 {
+		width++
+	}
 	switch letter {
 	case 'W':
 		return width
 	case 'A':
 		return satMul(c.size[k], width)
 	case 'N':
-		return int64(len(c.adj[k]))
+		return c.degree[k]
 	case 'B':
-		return satMul(c.size[k], int64(len(c.adj[k])))
+		return satMul(c.size[k], c.degree[k])
+	case 'L':
+		return ^c.span[k].First // like a minus, without overflow
+	case 'U':
+		return c.span[k].Last
 	case 'Z':
 		return c.size[k]
 	}
@@ -63,8 +77,8 @@ func (c *core) key(k int32, letter byte) int64 {
 
 // satMul multiplies non-negative numbers, stopping at the largest int64: keys only need an order.
 func satMul(a, b int64) int64 {
-	if a != 0 && b > (1<<63-1)/a {
-		return 1<<63 - 1
+	if a != 0 && b > math.MaxInt64/a {
+		return math.MaxInt64
 	}
 	return a * b
 }

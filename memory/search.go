@@ -1,7 +1,7 @@
 package memory
 
 import (
-	"slices"
+	"math"
 	"sync/atomic"
 )
 
@@ -9,12 +9,15 @@ import (
 type outcome int
 
 const (
-	spent      outcome = iota // the node budget is used up, or someone else was faster
+	spent      outcome = iota // the budget is used up, or another order has decided
 	impossible                // no plan fits: a proof
 	found
 )
 
-// search decides whether a core fits a capacity, by depth-first search over canonical plans.
+// never is above every offset.
+const never = int64(math.MaxInt64)
+
+// search decides whether a core fits a capacity of bytes, by depth-first search over canonical plans.
 //
 // Every plan can be pushed down until each buffer rests on 0 or on a conflicting buffer; its buffers
 // are then placed in ascending (offset, rank), each exactly at the lowest offset that the placed ones
@@ -26,34 +29,37 @@ type search struct {
 	c     *core
 	f     *family
 	order order
-	cap   int64 // units
-	spare int64 // units a stack may exceed cap by, as its top need not be rounded up: 0 or 1... see newSearch
+	tops  []int64 // units: where each buffer must end
+	cap   int64   // units: the highest of tops
 
-	off, min []int64 // offset, or the lowest one that the placed buffers allow
-	placed   []bool
-	rank     []int32
-	floor    []int64 // of each clique: nothing unplaced can start below
-	total    []int64 // of each clique: size of the unplaced members
-	witness  []int32 // a member with min == floor, when it was last looked up
+	off     []int64 // of the placed buffers
+	min     []int64 // lowest offset that the placed buffers allow; of a placed one: never
+	rank    []int32
+	floor   []int64 // of each clique: nothing unplaced can start below
+	total   []int64 // of each clique: size of the unplaced members
+	witness []int32 // a member with min == floor, when it was last looked up
 
-	dirty   []uint64 // cliques to look at again, as a set
-	ofBits  [][]uint64
+	loose   []uint64   // unplaced buffers, as a set
+	dirty   []uint64   // cliques to look at again, as a set
+	ofBits  [][]uint64 // the cliques of each buffer, as sets
 	minLog  []logEntry
 	secLog  []secEntry
-	cands   []int32
-	visited []uint64
-	queue   []int32
-	loose   []uint64 // unplaced buffers, as a set
+	cands   []int32  // candidates of all open nodes, as a stack
+	visited []uint64 // of flood
+	queue   []int32  // of flood
 
-	nodes, limit, calls int
-	cancel              func() bool
+	nodes, limit     int   // placements tried, and how many may be
+	steps, stepLimit int64 // elementary steps, likewise: nodes of large problems cost more
+	cancel           func() bool
 }
 
+// logEntry undoes a change of min.
 type logEntry struct {
 	k   int32
 	old int64
 }
 
+// secEntry undoes a change of a clique.
 type secEntry struct {
 	s, witness   int32
 	floor, total int64
@@ -64,15 +70,18 @@ type part struct {
 	bufs, secs []int32
 }
 
+// newSearch prepares a search; c and f are only read, so that searches may share them.
 func newSearch(c *core, f *family, o order, capacity int64) *search {
-	s := &search{c: c, f: f, order: o, cap: capacity,
-		off: make([]int64, c.n), min: make([]int64, c.n), placed: make([]bool, c.n), rank: make([]int32, c.n),
+	s := &search{c: c, f: f, order: o,
+		tops: make([]int64, c.n), off: make([]int64, c.n), min: make([]int64, c.n), rank: make([]int32, c.n),
 		floor: make([]int64, len(f.members)), total: make([]int64, len(f.members)),
 		witness: make([]int32, len(f.members)), dirty: make([]uint64, (len(f.members)+63)/64),
 		visited: make([]uint64, c.words), loose: make([]uint64, c.words),
 	}
 	for k := range int32(c.n) {
 		s.min[k] = max(c.fixed[k], 0)
+		s.tops[k] = (capacity + c.spare[k]) / c.unit
+		s.cap = max(s.cap, s.tops[k])
 		s.loose[k>>6] |= 1 << (uint(k) & 63)
 		set := make([]uint64, len(s.dirty))
 		for _, q := range f.of[k] {
@@ -94,13 +103,13 @@ func newSearch(c *core, f *family, o order, capacity int64) *search {
 }
 
 // run searches with a budget of nodes. Offsets are in s.off when it returns found.
-func (s *search) run(limit int, stop *atomic.Int32, self int32) outcome {
-	s.limit = limit
+func (s *search) run(limit int, steps int64, stop *atomic.Int32, self int32) outcome {
+	s.limit, s.stepLimit = limit, steps
 	s.cancel = func() bool { return stop != nil && stop.Load() < self }
 	root := part{}
 	for k := range int32(s.c.n) {
 		root.bufs = append(root.bufs, k)
-		if s.min[k]+s.c.size[k] > s.cap {
+		if s.min[k]+s.c.size[k] > s.tops[k] {
 			return impossible
 		}
 	}
@@ -114,17 +123,17 @@ func (s *search) run(limit int, stop *atomic.Int32, self int32) outcome {
 	return s.solve(root, 0, -1)
 }
 
+// solve places the unplaced buffers of p, none below (lastOff, lastRank). On found they stay placed, on
+// impossible everything is as before.
 func (s *search) solve(p part, lastOff int64, lastRank int32) outcome {
-	s.calls++
-	reach := int64(-1) // lowest top of any candidate
+	s.steps += int64(len(p.bufs) + len(p.secs))
+	reach := never // lowest top of any candidate
 	for _, k := range p.bufs {
-		if !s.placed[k] {
-			if top := s.min[k] + s.c.size[k]; reach < 0 || top < reach {
-				reach = top
-			}
+		if o := s.min[k]; o != never {
+			reach = min(reach, o+s.c.size[k])
 		}
 	}
-	if reach < 0 {
+	if reach == never {
 		return found
 	}
 	for _, q := range p.secs { // an offset above leaves some stack no room
@@ -134,7 +143,7 @@ func (s *search) solve(p part, lastOff int64, lastRank int32) outcome {
 	}
 	base := len(s.cands)
 	for _, k := range p.bufs {
-		if o := s.min[k]; !s.placed[k] && o < reach && (o > lastOff || o == lastOff && s.rank[k] > lastRank) {
+		if o := s.min[k]; o < reach && (o > lastOff || o == lastOff && s.rank[k] > lastRank) {
 			s.cands = append(s.cands, k)
 			i := len(s.cands) - 1
 			for ; i > base && s.less(k, s.cands[i-1]); i-- {
@@ -149,7 +158,7 @@ func (s *search) solve(p part, lastOff int64, lastRank int32) outcome {
 		k := s.cands[i]
 		o := s.min[k]
 		s.nodes++
-		if s.nodes > s.limit || s.nodes&255 == 0 && s.cancel() {
+		if s.nodes > s.limit || s.steps > s.stepLimit || s.nodes&255 == 0 && s.cancel() {
 			s.cands = s.cands[:base]
 			return spent
 		}
@@ -178,98 +187,6 @@ func (s *search) less(a, b int32) bool {
 	return s.min[a] < s.min[b] || s.min[a] == s.min[b] && s.rank[a] < s.rank[b]
 }
 
-// place puts k at o and pushes up what conflicts with it. It reports whether nothing was pushed out of
-// the arena or off its fixed offset, and whether anything unplaced conflicts with k.
-func (s *search) place(k int32, o int64) (ok, hat bool) {
-	c := s.c
-	s.placed[k] = true
-	s.loose[k>>6] &^= 1 << (uint(k) & 63)
-	s.off[k] = o
-	top := o + c.size[k]
-	for _, q := range s.f.of[k] {
-		s.secLog = append(s.secLog, secEntry{q, s.witness[q], s.floor[q], s.total[q]})
-		s.total[q] -= c.size[k]
-		s.floor[q] = top
-	}
-	ok = true
-	for w, word := range c.rows[k] {
-		word &= s.loose[w]
-		for ; word != 0; word &= word - 1 {
-			j := int32(w*64 + trailing(word))
-			hat = true
-			if s.min[j] >= top {
-				continue
-			}
-			to := c.alignUp(j, top)
-			if c.fixed[j] >= 0 || to+c.size[j] > s.cap {
-				return false, true
-			}
-			s.minLog = append(s.minLog, logEntry{j, s.min[j]})
-			s.min[j] = to
-			for w, set := range s.ofBits[j] {
-				s.dirty[w] |= set
-			}
-		}
-	}
-	for _, q := range s.f.of[k] {
-		s.dirty[q>>6] |= 1 << (uint(q) & 63)
-	}
-	for w, word := range s.dirty {
-		for ; word != 0; word &= word - 1 {
-			s.raise(int32(w*64 + trailing(word)))
-		}
-	}
-	clear(s.dirty)
-	return ok, hat
-}
-
-// raise lifts the floor of a clique to the lowest offset left to its unplaced members.
-func (s *search) raise(q int32) {
-	if s.total[q] == 0 {
-		return
-	}
-	floor := s.floor[q]
-	if w := s.witness[q]; !s.placed[w] && s.min[w] <= floor {
-		return
-	}
-	best := int32(-1)
-	for _, k := range s.f.members[q] {
-		if !s.placed[k] && (best < 0 || s.min[k] < s.min[best]) {
-			best = k
-			if s.min[k] <= floor {
-				break
-			}
-		}
-	}
-	s.secLog = append(s.secLog, secEntry{q, s.witness[q], floor, s.total[q]})
-	s.witness[q] = best
-	s.floor[q] = max(floor, s.min[best])
-}
-
-// fits reports whether each clique's unplaced members can still be stacked, all above o.
-func (s *search) fits(p part, o int64) bool {
-	for _, q := range p.secs {
-		if t := s.total[q]; t > 0 && max(o, s.floor[q])+t > s.cap {
-			return false
-		}
-	}
-	return true
-}
-
-func (s *search) undo(k int32, minMark, secMark int) {
-	s.placed[k] = false
-	s.loose[k>>6] |= 1 << (uint(k) & 63)
-	for i := len(s.minLog) - 1; i >= minMark; i-- {
-		s.min[s.minLog[i].k] = s.minLog[i].old
-	}
-	for i := len(s.secLog) - 1; i >= secMark; i-- {
-		e := s.secLog[i]
-		s.witness[e.s], s.floor[e.s], s.total[e.s] = e.witness, e.floor, e.total
-	}
-	s.minLog, s.secLog = s.minLog[:minMark], s.secLog[:secMark]
-	clear(s.dirty)
-}
-
 // descend goes on after k was placed at o: with the part as it is, or with each of its pieces, which
 // share nothing any more and are searched on their own, with ranks of their own.
 func (s *search) descend(p part, k int32, o int64, hat bool) outcome {
@@ -296,8 +213,8 @@ func (s *search) descend(p part, k int32, o int64, hat bool) outcome {
 		// Pieces that were solved stay placed until here; what they changed is in the logs.
 		for _, piece := range pieces {
 			for _, b := range piece.bufs {
-				if s.placed[b] {
-					s.placed[b] = false
+				if s.min[b] == never {
+					s.min[b] = s.off[b]
 					s.loose[b>>6] |= 1 << (uint(b) & 63)
 				}
 			}
@@ -308,96 +225,4 @@ func (s *search) descend(p part, k int32, o int64, hat bool) outcome {
 		}
 	}
 	return result
-}
-
-func (s *search) rewind(minMark, secMark int) {
-	for i := len(s.minLog) - 1; i >= minMark; i-- {
-		s.min[s.minLog[i].k] = s.minLog[i].old
-	}
-	for i := len(s.secLog) - 1; i >= secMark; i-- {
-		e := s.secLog[i]
-		s.witness[e.s], s.floor[e.s], s.total[e.s] = e.witness, e.floor, e.total
-	}
-	s.minLog, s.secLog = s.minLog[:minMark], s.secLog[:secMark]
-}
-
-// split returns the components of the unplaced buffers of p after k was placed, nil if there is one.
-func (s *search) split(p part, k int32) []part {
-	c := s.c
-	clear(s.visited)
-	left := 0 // unplaced neighbours of k: each component holds one, as p was connected
-	for w, word := range c.rows[k] {
-		for word &= s.loose[w]; word != 0; word &= word - 1 {
-			left++
-		}
-	}
-	start := int32(-1)
-	for _, j := range c.adj[k] {
-		if !s.placed[j] {
-			start = j
-			break
-		}
-	}
-	if n := s.flood(start, k, left); n == left {
-		return nil
-	}
-	var pieces []part
-	clear(s.visited)
-	for _, j := range c.adj[k] {
-		if s.placed[j] || has(s.visited, j) {
-			continue
-		}
-		s.flood(j, -1, 0)
-		pieces = append(pieces, part{bufs: slices.Clone(s.queue)})
-	}
-	if len(pieces) == 1 {
-		return nil
-	}
-	for i := range pieces {
-		slices.Sort(pieces[i].bufs)
-		for _, q := range p.secs {
-			if s.total[q] == 0 {
-				continue
-			}
-			for _, b := range s.f.members[q] {
-				if !s.placed[b] {
-					if _, in := slices.BinarySearch(pieces[i].bufs, b); in {
-						pieces[i].secs = append(pieces[i].secs, q)
-					}
-					break
-				}
-			}
-		}
-	}
-	return pieces
-}
-
-// flood visits what is connected with start, into queue. With k >= 0 it stops once it has seen all
-// left unplaced neighbours of k, and returns how many it saw.
-func (s *search) flood(start, k int32, left int) int {
-	c := s.c
-	s.queue = append(s.queue[:0], start)
-	s.visited[start>>6] |= 1 << (uint(start) & 63)
-	near := 0
-	if k >= 0 && has(c.rows[k], start) {
-		near = 1
-	}
-	for i := 0; i < len(s.queue); i++ {
-		if k >= 0 && near == left {
-			return near
-		}
-		row := c.rows[s.queue[i]]
-		for w, word := range row {
-			word &= s.loose[w] &^ s.visited[w]
-			s.visited[w] |= word
-			for ; word != 0; word &= word - 1 {
-				j := int32(w*64 + trailing(word))
-				s.queue = append(s.queue, j)
-				if k >= 0 && has(c.rows[k], j) {
-					near++
-				}
-			}
-		}
-	}
-	return near
 }

@@ -42,12 +42,12 @@ func Solve(p Problem, o Options) (*Plan, error) {
 	slices.SortStableFunc(byBound, func(i, j int) int { return cmp.Compare(bounds[j].bytes, bounds[i].bytes) })
 	for _, i := range byBound {
 		c := parts[i]
-		l, proven := c.place(bounds[i], max(plan.LowerBound, plan.Peak, p.Capacity), o)
+		l, proven := c.place(bounds[i], max(plan.LowerBound, plan.Peak, p.Capacity), p.Capacity > 0, o)
 		for k, id := range c.ids {
 			plan.Offsets[id] = l.off[k] * c.unit
 		}
-		if peak := c.peakBytes(l); peak > plan.Peak {
-			plan.Peak, plan.Method = peak, l.method
+		if l.peak > plan.Peak {
+			plan.Peak, plan.Method = l.peak, l.method
 		}
 		plan.LowerBound = max(plan.LowerBound, proven)
 	}
@@ -60,25 +60,15 @@ func Solve(p Problem, o Options) (*Plan, error) {
 
 // place finds a layout of c whose peak is at most goal bytes, or as low as the budget allows, and the
 // bytes that are proven to be needed.
-func (c *core) place(b *bound, goal int64, o Options) (layout, int64) {
-	best := c.greedy()
-	if c.peakBytes(best) <= goal || o.Nodes < 0 || c.n > maxExact {
+func (c *core) place(b *bound, goal int64, ask bool, o Options) (layout, int64) {
+	best := c.greedy(goal)
+	switch {
+	case best.peak <= goal || o.Nodes < 0:
 		return best, b.bytes
+	case c.n > maxExact:
+		return c.squeak(goal, best), b.bytes
 	}
-	l, lb := c.climb(b.family(c), b.units, goal/c.unit, best, o)
-	if lb > b.units { // no plan of lb-1 units: the last byte of the top unit may be padding
-		return l, max(b.bytes, lb*c.unit-slices.Max(c.spare))
-	}
-	return l, b.bytes
-}
-
-// peakBytes is the peak without the padding of the topmost buffers.
-func (c *core) peakBytes(l layout) int64 {
-	var peak int64
-	for k, o := range l.off {
-		peak = max(peak, (o+c.size[k])*c.unit-c.spare[k])
-	}
-	return peak
+	return c.climb(b.family(c), b.bytes, goal, ask, best, o)
 }
 
 func (c *core) problemIDs(labels []int32) []int {
