@@ -35,8 +35,8 @@ const bindAlign = 16
 
 // Bind makes an output or a variable of this Exec live in the caller's memory: a slice or a *tensor.Dense in the
 // Value's own format on the host device, DeviceMemory elsewhere; of its whole size (a capacity's too), 16-byte
-// aligned. Replays write outputs there and read and update variables there; nothing is copied. Outputs may
-// overlap neither each other nor an input. The memory must stay alive, and be left alone during replays, until
+// aligned. Replays write outputs there and read and update variables there; nothing is copied. What replays
+// write may overlap neither each other nor anything they read. The memory must stay alive, and be left alone during replays, until
 // it is bound anew or the Exec is closed. Inputs are bound by Write.
 func (e *Exec) Bind(v *Value, memory any) error {
 	e.mu.Lock()
@@ -55,8 +55,7 @@ func (e *Exec) Bind(v *Value, memory any) error {
 	t := e.tensors[w]
 	old := *t
 	t.Mem, t.Data, t.Off = mem, data, 0
-	e.bound = true
-	if err := e.checkOverlaps(); err != nil {
+	if err := e.checkShared(w); err != nil {
 		*t = old
 		return err
 	}
@@ -103,25 +102,25 @@ func (e *Exec) wrapDevice(m DeviceMemory) (Memory, error) {
 	return w.WrapDevice(m), nil
 }
 
-// writeDevice makes the caller's device memory the input's data.
-func (e *Exec) writeDevice(input *Value, st *inputState, m DeviceMemory) error {
+// writeDevice makes the caller's device memory the input's data and returns its number of rows.
+func (e *Exec) writeDevice(input *Value, st *inputState, m DeviceMemory) (rows int, err error) {
 	mem, err := e.wrapDevice(m)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	rows := input.Dim(0)
+	rows = input.Dim(0)
 	row := int64(input.dt.Bytes(rowElems(input)))
 	switch {
 	case input.rows == nil && m.Bytes != input.Bytes():
-		return BadShape("data", fmt.Sprintf("%d bytes", m.Bytes), "%d for %s", input.Bytes(), input.Text())
+		return 0, BadShape("data", fmt.Sprintf("%d bytes", m.Bytes), "%d for %s", input.Bytes(), input.Text())
 	case input.rows != nil:
 		if row == 0 || m.Bytes%row != 0 || m.Bytes/row > int64(rows) {
-			return BadShape("data", fmt.Sprintf("%d bytes", m.Bytes), "a multiple of %d bytes, at most %d rows, for %s", row, rows, input.Text())
+			return 0, BadShape("data", fmt.Sprintf("%d bytes", m.Bytes), "a multiple of %d bytes, at most %d rows, for %s", row, rows, input.Text())
 		}
 		rows = int(m.Bytes / row)
 	}
 	e.move(st.t, mem)
-	return e.setRows(input, st, rows)
+	return rows, nil
 }
 
 // move gives a tensor other memory that Go cannot reach, and tells the runner if the address is another.
@@ -147,32 +146,78 @@ func checkBound(v *Value, d hostData) error {
 	return nil
 }
 
-// checkOverlaps refuses an output that shares bytes with another output, an input or a variable.
-func (e *Exec) checkOverlaps() error {
-	type region struct {
-		v        *Value
-		from, to uint64
-		written  bool
-	}
-	var regions []region
-	for v, t := range e.tensors {
-		from, n := extent(v, t)
-		if n == 0 || (v.kind == Workspace && !e.isOutput(v)) {
-			continue
+// region is a tensor that may lie in memory of the caller.
+type region struct {
+	v       *Value
+	t       *Tensor
+	written bool // by replays
+}
+
+// listRegions lists inputs, outputs and variables, in an order that does not change.
+func (e *Exec) listRegions() {
+	listed := map[*Value]bool{}
+	add := func(v *Value, written bool) {
+		if !listed[v] {
+			listed[v] = true
+			e.regions = append(e.regions, region{v, e.tensors[v], written})
 		}
-		regions = append(regions, region{v, from, from + n, e.isOutput(v)})
 	}
-	for i, a := range regions {
-		for _, b := range regions[:i] {
-			if (a.written || b.written) && a.from < b.to && b.from < a.to {
-				if !a.written {
-					a, b = b, a
+	for _, in := range e.p.inputs {
+		add(in, false)
+	}
+	for _, v := range e.p.external {
+		add(v, true)
+	}
+	for _, update := range []bool{true, false} {
+		for _, s := range e.p.steps {
+			ops := s.Op.Operands()
+			for i, v := range s.In {
+				if v != nil && v.variable != nil && ops[i].Update == update {
+					add(v, update)
 				}
-				return usagef("output %q shares bytes with %s %q: give it memory of its own", a.v.Name(), b.v.kind, b.v.Name())
 			}
 		}
 	}
+	for _, o := range e.p.outputs {
+		if o.v.variable != nil {
+			add(o.v, false)
+		}
+	}
+}
+
+// checkShared refuses memory of v that shares bytes with other memory of the Exec, if a replay writes either.
+func (e *Exec) checkShared(v *Value) error {
+	var mine region
+	for _, r := range e.regions {
+		if r.v == v {
+			mine = r
+		}
+	}
+	if mine.v == nil {
+		return nil
+	}
+	from, n := extent(v, mine.t)
+	for _, r := range e.regions {
+		if r.v == v || !r.written && !mine.written {
+			continue
+		}
+		if at, m := extent(r.v, r.t); n > 0 && m > 0 && from < at+m && at < from+n {
+			a, b := mine, r
+			if !a.written {
+				a, b = b, a
+			}
+			return usagef("%s shares bytes with %s: give it memory of its own", a.role(), b.role())
+		}
+	}
 	return nil
+}
+
+// role names the region for an error.
+func (r region) role() string {
+	if r.v.kind == Workspace {
+		return fmt.Sprintf("output %q", r.v.Name())
+	}
+	return fmt.Sprintf("%s %q", r.v.kind, r.v.Name())
 }
 
 // extent returns where t's bytes are and how many; none for an input without data.

@@ -143,6 +143,16 @@ func TestBind_Refuses(t *testing.T) {
 	}
 	check(t, e.Write(x, data[:8]))
 	data[0] = 5
+	vars := graph.NewVars(1)
+	v := vars.ParamOf("v", dtype.Float32, graph.Const(1), 8)
+	g = graph.New("g")
+	z = g.Input("z", dtype.Float32, 8)
+	graph.Apply(bumpOp{By: 1}, v, z)
+	other := open(t, compile(t, g, graph.Options{}), vars)
+	check(t, other.Write(z, data[24:32]))
+	if err := other.Bind(v, data[24:32]); err == nil || !strings.Contains(err.Error(), `param "v" shares bytes with input "z"`) {
+		t.Errorf("an updated variable over an input: %v", err)
+	}
 	replay(t, e)
 	if data[8] != 30 || data[16] != 40 {
 		t.Errorf("got %v and %v", data[8], data[16])

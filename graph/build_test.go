@@ -189,6 +189,16 @@ func TestCompile_PrunesAndDrops(t *testing.T) {
 	}
 }
 
+// TestBuild_UpdatedTwice: a node that updates a variable may not have it as another operand.
+func TestBuild_UpdatedTwice(t *testing.T) {
+	g, vars := graph.New("g"), graph.NewVars(1)
+	v := vars.Param("v", 2)
+	graph.Apply(bumpOp{By: 1}, g.Use(v), v)
+	if err := g.Err(); !errors.Is(err, graph.ErrUsage) || !strings.Contains(err.Error(), `after: got "v" once more`) {
+		t.Errorf("got %v", err)
+	}
+}
+
 // TestCompile_FusingSkipsARoundingOnly compares fused and unfused plans in float32, where nothing is rounded between.
 func TestCompile_FusingSkipsARoundingOnly(t *testing.T) {
 	l := newLayer(24, dtype.Float32)

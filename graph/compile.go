@@ -25,6 +25,7 @@ type Debug struct {
 	Poison  bool   // fill workspaces and outputs with byte 0xFF before each replay
 	Jitter  uint64 // not 0: sleep at random before each node, from this seed
 	Offsets bool   // check offsets, counts and ids, which only the data can tell
+	Eager   bool   // on a GPU: launch node by node instead of as one graph, and time each
 }
 
 // Step is one node of a Program with its place in the schedule.
@@ -97,7 +98,6 @@ func (g *Graph) Compile(dev Device, opt Options) (prog *Program, err error) {
 	c := &compilation{g: g, dev: dev, opt: opt, prog: &Program{graph: g.name, dev: dev, opt: opt}}
 	c.prog.outputs = append(c.prog.outputs, g.outputs...)
 	c.prog.inputs = append(c.prog.inputs, g.inputs...)
-	c.prog.equal = append(c.prog.equal, g.equal...)
 	for _, p := range passes {
 		if err := p.run(c); err != nil {
 			return nil, fmt.Errorf("graph %q: %s: %w", g.name, p.name, err)
@@ -139,6 +139,11 @@ func (c *compilation) prune() error {
 	for _, n := range c.g.nodes {
 		if live[n.id] {
 			c.steps = append(c.steps, c.step(n))
+		}
+	}
+	for _, e := range c.g.equal {
+		if e.node < len(live) && live[e.node] {
+			c.prog.equal = append(c.prog.equal, [2]*Value{e.a, e.b})
 		}
 	}
 	return nil
@@ -262,14 +267,21 @@ func costOf(n *Node) Cost {
 	return c
 }
 
-// dependencies orders the steps: a reader after the maker, and around each update of a variable the readers
-// and writers in the order of building.
+// dependencies orders the steps: a reader after the maker, around each update of a variable the readers and writers
+// in the order of building, and in that order those with effects beyond Values, which may write the same bytes.
 func (c *compilation) dependencies() error {
 	maker := map[*Value]int{}
 	writer := map[*variable]int{}
 	readers := map[*variable][]int{}
+	effect := -1 // the last step with an effect
 	for i, s := range c.steps {
 		deps := map[int]bool{}
+		if e, ok := s.Op.(Effecter); ok && e.Effect() {
+			if effect >= 0 {
+				deps[effect] = true
+			}
+			effect = i
+		}
 		for _, v := range s.reads() {
 			if v.node != nil {
 				j, ok := maker[v]

@@ -43,10 +43,15 @@ func (d hostData) into(dt dtype.DType, dst []byte) error {
 		copy(dst, d.bytes)
 		return nil
 	}
-	if d.dt != dtype.Invalid && d.dt.IsFloat() && dt.IsFloat() {
+	if d.converts(dt) {
 		return dtype.Convert(dt, dst, d.dt, d.bytes)
 	}
 	return BadDType("data", d.what, "%s", goTypes(dt))
+}
+
+// converts says whether the data can be converted to format dt and back.
+func (d hostData) converts(dt dtype.DType) bool {
+	return d.dt != dtype.Invalid && d.dt.IsFloat() && dt.IsFloat()
 }
 
 // goTypes says which Go slices carry a format.
@@ -131,7 +136,7 @@ func copyOut(name string, dst any, dt dtype.DType, shape []int, n int, data []by
 	switch {
 	case out.fits(dt):
 		copy(out.bytes, src)
-	case out.dt != dtype.Invalid && out.dt.IsFloat() && dt.IsFloat():
+	case out.converts(dt):
 		if err := dtype.Convert(out.dt, out.bytes[:out.dt.Bytes(n)], dt, src); err != nil {
 			return 0, err
 		}

@@ -23,6 +23,12 @@ type Device interface {
 	Load(p *Program, calls []*Call) (Runner, error)
 }
 
+// Sizer is a Device on which an allocation that cannot succeed ends the process. It says beforehand whether bytes in all
+// can ever fit.
+type Sizer interface {
+	Fits(bytes int64) error
+}
+
 // Runner replays a loaded Program.
 type Runner interface {
 	Replay() error

@@ -23,11 +23,10 @@ type Exec struct {
 	counted map[*Value]*inputState // the inputs by their row counts
 	owned   []Memory               // freed by Close
 	arena   Memory
-	poison  []Memory
+	regions []region // what may lie in memory of the caller
 	runner  Runner
 	async   AsyncRunner // runner, if it only issues; else nil
 	closed  bool
-	bound   bool // some memory is the caller's by Bind: overlaps are looked for when an input changes
 }
 
 type inputState struct {
@@ -40,8 +39,13 @@ type inputState struct {
 }
 
 // Exec binds the Program to vars, which may be nil if it uses no variables, and allocates what a replay needs.
-func (p *Program) Exec(vars *Vars) (*Exec, error) {
+func (p *Program) Exec(vars *Vars) (exec *Exec, err error) {
 	e := &Exec{p: p, tensors: map[*Value]*Tensor{}, inputs: map[*Value]*inputState{}, counted: map[*Value]*inputState{}}
+	defer func() {
+		if r := recover(); r != nil {
+			exec, err = nil, errors.Join(fmt.Errorf("program %q: internal error: %v", p.graph, r), e.release())
+		}
+	}()
 	if err := e.open(vars); err != nil {
 		return nil, errors.Join(fmt.Errorf("program %q: %w", p.graph, err), e.release())
 	}
@@ -54,15 +58,19 @@ func (e *Exec) open(vars *Vars) error {
 			return err
 		}
 	}
+	p := e.p
+	if d, ok := p.dev.(Sizer); ok {
+		if err := d.Fits(p.bytes()); err != nil {
+			return err
+		}
+	}
 	if err := e.bindVars(vars); err != nil {
 		return err
 	}
-	p := e.p
 	var err error
 	if e.arena, err = e.alloc(p.plan.Peak, fmt.Sprintf("arena of %q with %d workspaces", p.graph, len(p.buffers))); err != nil {
 		return err
 	}
-	e.poison = append(e.poison, e.arena)
 	scratch := map[int]*Tensor{}
 	for _, b := range p.buffers {
 		t := &Tensor{DType: dtype.Uint8, Shape: []int{int(b.Size)}, Mem: e.arena, Off: b.Offset}
@@ -79,7 +87,6 @@ func (e *Exec) open(vars *Vars) error {
 		if err != nil {
 			return err
 		}
-		e.poison = append(e.poison, mem)
 		e.tensors[v] = &Tensor{DType: v.dt, Shape: v.shape, Mem: mem, Data: view(mem, 0, v.Bytes())}
 	}
 	for _, in := range p.inputs {
@@ -90,6 +97,7 @@ func (e *Exec) open(vars *Vars) error {
 	for v, t := range e.tensors {
 		t.Count = e.tensors[v.rows]
 	}
+	e.listRegions()
 	calls := make([]*Call, len(p.steps))
 	for i, s := range p.steps {
 		calls[i] = &Call{Name: s.Name, Op: s.Op, In: e.list(s.In), Out: e.list(s.Out), Debug: p.opt.Debug.Offsets}
@@ -166,10 +174,10 @@ func (e *Exec) bindVars(vars *Vars) error {
 	if len(xs) == 0 {
 		return nil
 	}
-	e.store = vars.s
 	if err := vars.s.bind(e.p.dev, xs); err != nil {
 		return err
 	}
+	e.store = vars.s
 	for v, t := range e.tensors {
 		t.Mem = v.variable.mem
 		t.Data = view(t.Mem, 0, t.Mem.Size())
@@ -226,7 +234,8 @@ func (e *Exec) find(v *Value) *Value {
 // of rows is the data's; where the input's first dimension is no capacity it must match. On the host device
 // data of the input's own format is used in place: it must not change until the replay has returned; elsewhere
 // DeviceMemory is. Everything else is copied, floats of another format converted, into memory of the Exec, after
-// the replays issued so far and before the next; the caller's slice may change once Write has returned.
+// the replays issued so far and before the next; the caller's slice may change once Write has returned. Data may
+// share no byte with what a replay writes. After an error the input has the data that it had.
 func (e *Exec) Write(input *Value, data any) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -237,36 +246,46 @@ func (e *Exec) Write(input *Value, data any) error {
 	if st == nil {
 		return usagef("Write: %q is no input of program %q", input.Name(), e.p.graph)
 	}
-	if err := e.write(input, st, data); err != nil {
+	was := *st.t
+	rows, err := e.write(input, st, data)
+	if err == nil {
+		err = e.checkShared(input)
+	}
+	if err != nil {
+		*st.t = was
+		if e.async != nil {
+			e.async.Rebind()
+		}
+		return fmt.Errorf("input %q: %w", input.Name(), err)
+	}
+	if err := e.setRows(input, st, rows); err != nil {
 		return fmt.Errorf("input %q: %w", input.Name(), err)
 	}
 	st.written = true
-	if e.bound {
-		return e.checkOverlaps()
-	}
 	return nil
 }
 
-func (e *Exec) write(input *Value, st *inputState, data any) error {
+// write makes data that of the input and returns its number of rows. An error leaves the data as it was.
+func (e *Exec) write(input *Value, st *inputState, data any) (rows int, err error) {
 	if m, ok := data.(DeviceMemory); ok {
 		return e.writeDevice(input, st, m)
 	}
 	d, err := dataOf(data)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	rows, err := rowsOf(input, d)
-	if err != nil {
-		return err
+	if rows, err = rowsOf(input, d); err != nil {
+		return 0, err
+	}
+	if !d.fits(input.dt) && !d.converts(input.dt) {
+		return 0, BadDType("data", d.what, "%s", goTypes(input.dt))
 	}
 	n := input.dt.Bytes(rows * rowElems(input))
-	w, inPlace := e.p.dev.(Wrapper)
-	if inPlace && d.fits(input.dt) {
+	if w, ok := e.p.dev.(Wrapper); ok && d.fits(input.dt) {
 		st.t.Mem, st.t.Data = w.Wrap(d.bytes), d.bytes
-	} else if err := e.copyIn(input, st, d, n); err != nil {
-		return err
+		return rows, nil
 	}
-	return e.setRows(input, st, rows)
+	return rows, e.copyIn(input, st, d, n)
 }
 
 // setRows tells the device how many rows the input has.
@@ -415,8 +434,11 @@ func (e *Exec) replay(ctx context.Context, stream any) error {
 		}
 	}
 	if e.p.opt.Debug.Poison {
-		for _, m := range e.poison {
-			if err := e.fillFF(m); err != nil {
+		if err := e.fillFF(e.arena); err != nil {
+			return err
+		}
+		for _, v := range e.p.external {
+			if err := e.fillFF(e.tensors[v].Mem); err != nil {
 				return err
 			}
 		}
@@ -551,7 +573,8 @@ func (e *Exec) Scalar(v *Value) (float64, error) {
 }
 
 // Dense returns an output's rows in use as a tensor: a view of the Exec's memory where the format is float32,
-// float64 or an integer and the device is the host, valid until the next replay; else a float32 copy.
+// float64 or an integer and the device is the host, valid until the next replay; else a copy, of floats in
+// float32. Variables, which other Execs may update, are copied.
 func (e *Exec) Dense(v *Value) (*tensor.Dense, error) {
 	e.mu.Lock()
 	t, err := e.readable(v)
@@ -571,14 +594,14 @@ func (e *Exec) Dense(v *Value) (*tensor.Dense, error) {
 	if n == 0 {
 		return nil, fmt.Errorf("Dense of %q: %w", v.Name(), BadShape("value", "no rows", "at least one row: a tensor.Dense cannot be empty"))
 	}
-	if backing := typed(t, n); backing != nil {
+	if backing := typed(t, n); backing != nil && v.variable == nil {
 		return tensor.New(tensor.WithShape(shape...), tensor.WithBacking(backing)), nil
 	}
-	f := make([]float32, n)
-	if _, err := e.Read(v, f); err != nil {
+	backing := newSlice(t.DType, n)
+	if _, err := e.Read(v, backing); err != nil {
 		return nil, err
 	}
-	return tensor.New(tensor.WithShape(shape...), tensor.WithBacking(f)), nil
+	return tensor.New(tensor.WithShape(shape...), tensor.WithBacking(backing)), nil
 }
 
 // Close frees what the Exec holds. The variables stay with their Vars. A second Close does nothing.
@@ -607,6 +630,9 @@ func (e *Exec) release() error {
 	for _, m := range e.owned {
 		errs = errors.Join(errs, m.Free())
 	}
-	e.owned, e.runner, e.async = nil, nil, nil
+	if e.store != nil {
+		e.store.unbind()
+	}
+	e.owned, e.runner, e.async, e.store = nil, nil, nil, nil
 	return errs
 }

@@ -75,6 +75,62 @@ func TestExec_InPlace(t *testing.T) {
 	}
 }
 
+// TestExec_WriteKeepsWhatWas: after an error of Write a replay uses the data from before.
+func TestExec_WriteKeepsWhatWas(t *testing.T) {
+	g := graph.New("g")
+	x := g.Input("x", dtype.Float32, graph.UpTo(4), 2)
+	y := g.Output("y", x.Scale(2))
+	e := open(t, compile(t, g, graph.Options{}), nil)
+	check(t, e.Write(x, []float32{1, 2, 3, 4}))
+	replay(t, e)
+	own, err := e.Dense(y)
+	check(t, err)
+	for _, bad := range []any{[]int32{5, 6}, []float32{7}, own, own.Data()} {
+		if err := e.Write(x, bad); err == nil {
+			t.Errorf("Write of %v: no error", bad)
+		}
+		replay(t, e)
+		if got := read(t, e, y); !reflect.DeepEqual(got[:4], []float32{2, 4, 6, 8}) {
+			t.Errorf("after Write of %T: got %v", bad, got)
+		}
+	}
+	if err := e.Write(x, own); !errors.Is(err, graph.ErrUsage) || !strings.Contains(err.Error(), `output "scale" shares bytes`) {
+		t.Errorf("an output as the input: %v", err)
+	}
+}
+
+// TestExec_DenseOfVariable is a copy: other Execs may update the variable while the caller looks at it.
+func TestExec_DenseOfVariable(t *testing.T) {
+	vars := graph.NewVars(1)
+	v := vars.ParamOf("v", dtype.Float32, graph.Const(1), 2)
+	n := vars.State("n", dtype.Int32, graph.Const(0), 2)
+	g := graph.New("g")
+	graph.Apply(bumpOp{By: 1}, g.Use(v))
+	g.Output("n", g.Use(n))
+	e := open(t, compile(t, g, graph.Options{}), vars)
+	d, err := e.Dense(v)
+	check(t, err)
+	ints, err := e.Dense(n)
+	check(t, err)
+	replay(t, e)
+	if got := d.Data().([]float32); got[0] != 1 {
+		t.Errorf("got %v: a view", got)
+	}
+	if got := ints.Data().([]int32); len(got) != 2 {
+		t.Errorf("got %v", got)
+	}
+}
+
+// TestExec_TooLarge: what no machine holds is an error, before anything is allocated.
+func TestExec_TooLarge(t *testing.T) {
+	g, vars := graph.New("g"), graph.NewVars(1)
+	g.Output("y", g.Use(vars.Param("w", 1<<21, 1<<21)).Scale(2))
+	_, err := compile(t, g, graph.Options{}).Exec(vars)
+	if !errors.Is(err, graph.ErrDevice) || !strings.Contains(err.Error(), "bytes") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // TestExec_Refuses goes through wrong data and calls in the wrong order.
 func TestExec_Refuses(t *testing.T) {
 	g := graph.New("g")

@@ -27,7 +27,7 @@ func (gr *Grads) Get(v *Value) *Value {
 		return nil
 	}
 	for i, of := range gr.Of {
-		if of == v || (v != nil && v.variable != nil && of.variable == v.variable) {
+		if v != nil && of != nil && (of == v || v.variable != nil && of.variable == v.variable) {
 			return gr.Value[i]
 		}
 	}
@@ -83,8 +83,11 @@ func (b *backward) run(of, seeds, wrt []*Value) {
 		return
 	}
 	for i, v := range of {
-		if v.Err() != nil || v == nil || g.err != nil {
-			g.Fail(v.Err())
+		if g.err != nil {
+			return
+		}
+		if err := g.belongs("loss", v); err != nil {
+			g.Fail(fmt.Errorf("gradients: %w", err))
 			return
 		}
 		if !v.dt.IsFloat() {
@@ -96,17 +99,19 @@ func (b *backward) run(of, seeds, wrt []*Value) {
 			seed = seeds[i]
 		}
 		v = g.own(v)
-		switch {
-		case seed == nil:
-			seed = arithmetic.Fill(v, 1)
-		case seed.err != nil:
-			g.Fail(seed.err)
+		if seed == nil {
+			b.arrive(v, arithmetic.Fill(v, 1))
+			continue
+		}
+		if err := g.belongs("seed", seed); err != nil {
+			g.Fail(fmt.Errorf("gradients of %q: %w", v.Name(), err))
 			return
-		case !seed.dt.IsFloat() || shapeString(seed.shape, false) != shapeString(v.shape, false):
+		}
+		if !seed.dt.IsFloat() || shapeString(seed.shape, false) != shapeString(v.shape, false) {
 			g.Fail(fmt.Errorf("gradients of %q: %w", v.Name(), BadShape("seed", seed.Text(), "floats in the shape of %s", v.Text())))
 			return
 		}
-		b.arrive(v, seed)
+		b.arrive(v, g.own(seed))
 	}
 	needed := b.reaches(wrt)
 	forward := len(g.nodes)
@@ -121,8 +126,8 @@ func (b *backward) run(of, seeds, wrt []*Value) {
 func (b *backward) reaches(wrt []*Value) map[*Node]bool {
 	from := map[*Value]bool{}
 	for _, w := range wrt {
-		if w == nil || w.err != nil {
-			b.g.Fail(fmt.Errorf("gradients: %w", Misuse("wrt", "none", "a value")))
+		if err := b.g.belongs("wrt", w); err != nil {
+			b.g.Fail(fmt.Errorf("gradients: %w", err))
 			continue
 		}
 		from[b.g.own(w)] = true
@@ -182,16 +187,14 @@ func (b *backward) node(n *Node) {
 	g.scope = scope
 }
 
-// arrive keeps a gradient of v. One with other rows in use than v gets those of v: a node may have used fewer.
+// arrive keeps a gradient of v. One with other rows in use than v gets those of v: a node may have used fewer. Two
+// counts of inputs' data that meet in a node are checked to be equal.
 func (b *backward) arrive(v, dv *Value) {
-	if dv.rows != v.rows && !(given(dv.rows) && given(v.rows)) {
+	if dv.rows != v.rows && !(dv.rows != nil && v.rows != nil && dv.rows.given && v.rows.given) {
 		dv = arithmetic.WithRows(dv, v.rows)
 	}
 	b.parts[v] = append(b.parts[v], dv)
 }
-
-// given says whether a row count is the caller's; two such that meet in a node are checked to be equal.
-func given(rows *Value) bool { return rows != nil && rows.kind == Input }
 
 // sum returns the gradient of v: the sum of what has arrived, nil if nothing has.
 func (b *backward) sum(v *Value) *Value {

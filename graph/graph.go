@@ -2,6 +2,8 @@ package graph
 
 import (
 	"fmt"
+	"math"
+	"slices"
 
 	"github.com/moegraph/moegraph/dtype"
 )
@@ -15,7 +17,7 @@ type Graph struct {
 	outputs []output
 	vars    map[*variable]*Value // the Value that stands for a variable here
 	version map[*variable]int    // number of updates so far
-	equal   [][2]*Value          // row counts that must agree, checked when they are known
+	equal   []equalRows          // row counts that must agree, checked when they are known
 	memo    map[any]*Value
 	names   map[string]int
 	scope   string
@@ -26,6 +28,12 @@ type Graph struct {
 type output struct {
 	name string
 	v    *Value
+}
+
+// equalRows are two counts of rows, the caller's, that a node needs to be the same.
+type equalRows struct {
+	a, b *Value
+	node int // its ID
 }
 
 // Node is one application of an operator.
@@ -82,7 +90,12 @@ func New(name string) *Graph {
 func (g *Graph) Name() string { return g.name }
 
 // Err returns the first mistake made while building, nil if there is none.
-func (g *Graph) Err() error { return g.err }
+func (g *Graph) Err() error {
+	if g == nil {
+		return nil
+	}
+	return g.err
+}
 
 // Fail keeps err as the graph's first mistake, unless there is one already, and returns a Value that
 // carries it. Functions that build several nodes use it for their own checks.
@@ -125,12 +138,31 @@ func (g *Graph) Input(name string, dt dtype.DType, dims ...int) *Value {
 	if err := checkShape("dims", dt, shape); err != nil {
 		return g.Fail(fmt.Errorf("input %q: %w", name, err))
 	}
+	if err := checkRows(dt, counted, shape); err != nil {
+		return g.Fail(fmt.Errorf("input %q: %w", name, err))
+	}
 	v := &Value{g: g, name: name, kind: Input, dt: dt, shape: shape}
 	if counted {
-		v.rows = &Value{g: g, name: name + ".rows", kind: Input, dt: dtype.Int32, shape: []int{1}}
+		v.rows = &Value{g: g, name: name + ".rows", kind: Input, dt: dtype.Int32, shape: []int{1}, given: true}
 	}
 	g.inputs = append(g.inputs, v)
 	return v
+}
+
+// checkRows checks that rows are whole bytes, and of a capacity that an int32 can count and data can tell the number
+// of rows.
+func checkRows(dt dtype.DType, counted bool, shape []int) error {
+	switch {
+	case dt.Bits() < 8 && (len(shape) == 0 || shape[len(shape)-1]%2 != 0):
+		return BadShape("dims", shapeString(shape, counted), "an even last dimension (two %s a byte)", dt)
+	case !counted:
+		return nil
+	case shape[0] > math.MaxInt32:
+		return BadShape("capacity", shape[0], "less than 2^31 rows")
+	case slices.Contains(shape[1:], 0):
+		return BadShape("dims", shapeString(shape, true), "rows of at least one element, since the data must tell how many there are")
+	}
+	return nil
 }
 
 // Output marks v as an output under a name: it keeps memory of its own and may be read after a replay.
@@ -139,12 +171,11 @@ func (g *Graph) Output(name string, v *Value) *Value {
 	switch {
 	case g.err != nil:
 		return v
-	case v == nil:
-		return g.Fail(fmt.Errorf("output %q: %w", name, usagef("got no value")))
-	case v.err != nil:
+	case v != nil && v.err != nil:
 		return g.Fail(v.err)
-	case v.g != nil && v.g != g:
-		return g.Fail(fmt.Errorf("output %q: %w", name, usagef("%q belongs to graph %q", v.Name(), v.g.name)))
+	}
+	if err := g.belongs("value", v); err != nil {
+		return g.Fail(fmt.Errorf("output %q: %w", name, err))
 	}
 	for _, o := range g.outputs {
 		if o.name == name && o.v != v {
@@ -216,8 +247,9 @@ func (g *Graph) Version(v *Value) int {
 	return g.version[v.variable]
 }
 
-// SameRows says that two Values must have equally many rows in use. Where both counts are the caller's
-// it is checked at each replay; counts that only the device knows must be one and the same.
+// SameRows says that two Values must have equally many rows in use. Where both counts are those of inputs' data
+// it is checked at each replay that runs the node being built; counts that only the device knows must be one and
+// the same.
 func SameRows(operand string, a, b *Value) error {
 	ra, rb := a.Rows(), b.Rows()
 	switch {
@@ -227,10 +259,10 @@ func SameRows(operand string, a, b *Value) error {
 		return nil
 	case ra == nil || rb == nil:
 		return BadShape(operand, b.Text(), "rows counted like %s", a.String())
-	case ra.kind != Input || rb.kind != Input:
+	case !ra.given || !rb.given:
 		return BadShape(operand, fmt.Sprintf("rows counted by %q", rb.Name()), "rows counted by %q", ra.Name())
 	}
-	a.g.equal = append(a.g.equal, [2]*Value{ra, rb})
+	a.g.equal = append(a.g.equal, equalRows{ra, rb, len(a.g.nodes)})
 	return nil
 }
 
@@ -263,10 +295,28 @@ func (g *Graph) own(v *Value) *Value {
 	return w
 }
 
+// belongs refuses what is no variable and no value of this graph.
+func (g *Graph) belongs(operand string, v *Value) error {
+	switch {
+	case v == nil:
+		return Misuse(operand, "none", "a value of graph %q", g.name)
+	case v.err != nil:
+		return v.err
+	case v.g == nil && v.variable == nil:
+		return Misuse(operand, "an empty Value", "a value of graph %q", g.name)
+	case v.g != nil && v.g != g:
+		return Misuse(operand, fmt.Sprintf("%q of graph %q", v.Name(), v.g.name), "a value of graph %q", g.name)
+	}
+	return nil
+}
+
 // Use makes a variable known to the graph, for operators whose operands are all variables.
 func (g *Graph) Use(v *Value) *Value {
 	if v != nil && v.err != nil {
 		return g.Fail(v.err)
+	}
+	if g == nil {
+		return v
 	}
 	return g.own(v)
 }
@@ -344,21 +394,31 @@ func (n *Node) bind(in []*Value) error {
 		if i < len(in) {
 			v = in[i]
 		}
-		switch {
-		case v == nil && !o.Optional:
-			return Misuse(o.Name, "none", "the operand")
-		case v == nil:
+		if v == nil && o.Optional {
 			continue
-		case v.err != nil:
-			n.in[i] = v
-			return v.err
-		case v.g != nil && v.g != n.g:
-			return Misuse(o.Name, fmt.Sprintf("%q of graph %q", v.Name(), v.g.name), "a value of graph %q", n.g.name)
-		case o.Update && v.variable == nil:
+		}
+		if v == nil {
+			return Misuse(o.Name, "none", "the operand")
+		}
+		if err := n.g.belongs(o.Name, v); err != nil {
+			n.in[i] = v // whose own mistake is told as it is
+			return err
+		}
+		if o.Update && v.variable == nil {
 			return Misuse(o.Name, v.Name(), "a variable, since the node updates it")
 		}
 		n.in[i] = n.g.own(v)
 		n.versions[i] = n.g.Version(n.in[i])
+	}
+	for i, o := range operands {
+		if !o.Update || n.in[i] == nil {
+			continue
+		}
+		for j, v := range n.in {
+			if j != i && v == n.in[i] {
+				return Misuse(operands[max(i, j)].Name, fmt.Sprintf("%q once more", v.Name()), "another variable than %s, since the node updates it", operands[min(i, j)].Name)
+			}
+		}
 	}
 	return nil
 }

@@ -47,8 +47,8 @@ type Coster interface {
 	Flops(n *Node) int64
 }
 
-// Effecter is an Op that may write memory which is no Value, such as through addresses. A node whose
-// Effect says so is kept though nobody needs its outputs.
+// Effecter is an Op that may write memory which is no Value, such as through addresses. Nodes whose Effect says so
+// are kept though nobody needs their outputs, and run in the order of building.
 type Effecter interface {
 	Effect() bool
 }

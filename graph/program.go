@@ -73,6 +73,24 @@ func (p *Program) Outputs() []string {
 	return names
 }
 
+// bytes returns what an Exec takes with the variables that it uses: workspaces, outputs and variables.
+func (p *Program) bytes() int64 {
+	sum := p.plan.Peak
+	seen := map[*Value]bool{}
+	for _, s := range p.steps {
+		for _, v := range s.In {
+			if v != nil && v.variable != nil && !seen[v] {
+				seen[v] = true
+				sum += v.Bytes()
+			}
+		}
+	}
+	for _, v := range p.external {
+		sum += v.Bytes()
+	}
+	return sum
+}
+
 // WorkspaceSum returns what the workspaces would take without sharing bytes.
 func (p *Program) WorkspaceSum() int64 {
 	var sum int64

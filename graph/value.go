@@ -47,6 +47,7 @@ type Value struct {
 	dt       dtype.DType
 	shape    []int
 	rows     *Value // int32; its last element is the number of rows in use; nil: all rows
+	given    bool   // it counts the rows of an input's data
 	variable *variable
 	err      error // the mistake that made this Value unusable
 }

@@ -28,6 +28,7 @@ type varStore struct {
 	order []*variable
 	named map[string]*variable
 	dev   Device // nil until an Exec binds
+	execs int    // open ones that are bound
 	err   error
 
 	replay  sync.RWMutex // held by replays: shared to read, exclusive to write
@@ -374,7 +375,15 @@ func (s *varStore) bind(dev Device, xs []*variable) error {
 		}
 		x.mem, x.set = mem, nil
 	}
+	s.execs++
 	return nil
+}
+
+// unbind says that an Exec that was bound is closed.
+func (s *varStore) unbind() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.execs--
 }
 
 // start writes what the variable has before any update to its new memory.
@@ -389,12 +398,16 @@ func (x *variable) start(mem Memory) error {
 	return mem.Write(0, buf)
 }
 
-// Free returns the variables' memory to their device. No Exec that is bound to them may be open.
+// Free returns the variables' memory to their device; the next Exec that binds to them chooses the device anew, and
+// they keep their contents. It is an error while an Exec that is bound to them is open.
 func (v *Vars) Free() error {
 	v.s.replay.Lock()
 	defer v.s.replay.Unlock()
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
+	if n := v.s.execs; n > 0 {
+		return usagef("Free of variables: got %s bound to them, want none: close first", plural(n, "open Exec"))
+	}
 	var errs error
 	for _, x := range v.s.order {
 		if x.mem == nil {

@@ -61,14 +61,15 @@ func TestFrom(t *testing.T) {
 			t.Fatal(err)
 		}
 		calls = 0
-		if _, err := prog.Exec(vars); err != nil {
+		e, err := prog.Exec(vars)
+		if err != nil {
 			t.Fatal(err)
 		}
 		if calls != 3 {
 			t.Errorf("%s: binding read %d pieces, want 3", dev, calls)
 		}
 		read()
-		if err := vars.Free(); err != nil {
+		if err := errors.Join(e.Close(), vars.Free()); err != nil {
 			t.Fatal(err)
 		}
 		read()

@@ -3,6 +3,7 @@ package graph_test
 import (
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/moegraph/moegraph/dtype"
@@ -69,6 +70,9 @@ func TestVars_WriteAndCopies(t *testing.T) {
 	}
 	if err := vars.Write(g.Input("x", dtype.Float32, 1), []float32{1}); !errors.Is(err, graph.ErrUsage) {
 		t.Errorf("Write of an input: %v", err)
+	}
+	if err := vars.Free(); !errors.Is(err, graph.ErrUsage) || !strings.Contains(err.Error(), "1 open Exec") {
+		t.Errorf("Free with an open Exec: %v", err)
 	}
 	check(t, e.Close())
 	check(t, vars.Free())

@@ -38,8 +38,25 @@ func typed(t *Tensor, n int) any {
 		return View[int32](b)
 	case dtype.Int64:
 		return View[int64](b)
+	case dtype.Uint64:
+		return View[uint64](b)
 	case dtype.Uint8:
 		return b
 	}
 	return nil
+}
+
+// newSlice returns n elements that a format is read into: integers as they are, floats as float32.
+func newSlice(dt dtype.DType, n int) any {
+	switch dt {
+	case dtype.Int32:
+		return make([]int32, n)
+	case dtype.Int64:
+		return make([]int64, n)
+	case dtype.Uint64:
+		return make([]uint64, n)
+	case dtype.Uint8:
+		return make([]uint8, n)
+	}
+	return make([]float32, n)
 }

@@ -27,8 +27,8 @@ func init() {
 func Accumulate(grads *graph.Grads, every int) *graph.Grads {
 	g := grads.Graph()
 	switch {
-	case grads == nil || len(grads.Of) == 0:
-		g.Fail(fmt.Errorf("accumulate: %w", graph.Misuse("grads", "none", "at least one gradient")))
+	case g == nil || len(grads.Of) == 0 || len(grads.Of) != len(grads.Value):
+		g.Fail(fmt.Errorf("accumulate: %w", graph.Misuse("grads", "none", "the result of Gradients, with at least one parameter")))
 		return grads
 	case every < 1:
 		g.Fail(fmt.Errorf("accumulate: %w", graph.BadShape("every", every, "at least 1 micro-batch")))

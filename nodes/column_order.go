@@ -39,7 +39,7 @@ func (o relayoutOp) Host(c *graph.Call) func() error {
 func relayoutHost[F float](o relayoutOp, c *graph.Call) func() error {
 	x, y := c.In[0], c.Out[0]
 	n := x.Shape[1]
-	return overRows(c, x, nil, nil, 1, func(w *graph.Worker, _, m int) {
+	return overRows(c, x, nil, nil, nil, 1, func(w *graph.Worker, _, m int) {
 		out := buffer[F](w, 1, n)
 		relayout(o.To, out, load[F](w, 0, x, m*n, n))
 		store(y, m*n, out)

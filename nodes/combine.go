@@ -62,6 +62,9 @@ func checkMaps(rowMap, slotMap, offsets *graph.Value) error {
 		if m.v.Rank() != m.rank {
 			return graph.BadShape(m.name, m.v.Text(), "%d dimensions", m.rank)
 		}
+		if m.v != rowMap && m.v.Rows() != nil && m.v.Rows() != offsets {
+			return graph.BadShape(m.name, m.v.Text(), "all rows in use, or those that padded_offsets counts")
+		}
 	}
 	return nil
 }
@@ -199,13 +202,13 @@ func combineHost[F float](c *graph.Call) func() error {
 	d, rowMap, prob, y := c.In[0], c.In[1], c.In[4], c.Out[0]
 	k, h := rowMap.Shape[1], d.Shape[1]
 	loop := c.NewLoop(func(w *graph.Worker, lo, hi int) {
-		rows := ints(rowMap)
+		rows, used := ints(rowMap), d.Rows()
 		for t := lo; t < hi; t++ {
 			out := target[F](w, 0, y, t*h, h)
 			clear(out)
 			for s := t * k; s < (t+1)*k; s++ {
 				row := int(rows[s])
-				if row < 0 || row >= d.Shape[0] {
+				if row < 0 || row >= used {
 					continue
 				}
 				addScaled(out, load[F](w, 1, d, row*h, h), rowProb[F](prob, s))
@@ -215,7 +218,7 @@ func combineHost[F float](c *graph.Call) func() error {
 	})
 	return func() error {
 		if c.Debug {
-			if err := checkRowMap(ints(rowMap)[:y.Rows()*k], k, d.Shape[0]); err != nil {
+			if err := checkRowMap(ints(rowMap)[:y.Rows()*k], k, d.Rows()); err != nil {
 				return err
 			}
 		}

@@ -9,7 +9,7 @@ import (
 
 func init() {
 	graph.Register(graph.Info{Example: embedding{}, Doc: "y[t] = the table's rows of token t's ids, side by side"})
-	graph.Register(graph.Info{Example: embeddingGrad{Vocab: 256, DType: dtype.Float32},
+	graph.Register(graph.Info{Example: embeddingGrad{Vocab: 256, Width: 64, DType: dtype.Float32},
 		Doc:    "dtable[v] = sum of the gradients of the places where id v stands, in the order of tokens",
 		NoGrad: "it makes gradients only"})
 }
@@ -66,7 +66,7 @@ func idsPerToken(ids *graph.Value) int {
 
 func (embedding) Gradient(n *graph.Node, grads []*graph.Value) []*graph.Value {
 	ids, table := n.In(0), n.In(1)
-	op := embeddingGrad{Vocab: table.Dim(0), DType: gradType(table)}
+	op := embeddingGrad{Vocab: table.Dim(0), Width: table.Dim(1), DType: gradType(table)}
 	return []*graph.Value{nil, graph.Apply(op, ids, grads[0])[0]}
 }
 
@@ -108,8 +108,8 @@ func checkRange(operand string, ids []int32, n, limit int) error {
 
 // embeddingGrad adds the rows of dy to those of the table that their ids name.
 type embeddingGrad struct {
-	Vocab int
-	DType dtype.DType
+	Vocab, Width int // of the table
+	DType        dtype.DType
 }
 
 func (o embeddingGrad) Kind() string { return "embedding_grad" }
@@ -125,15 +125,15 @@ func (o embeddingGrad) Infer(in []*graph.Value) ([]graph.Spec, error) {
 	}
 	n := idsPerToken(ids)
 	switch {
-	case dy.Rank() != 2 || n > 0 && dy.Dim(1)%n != 0:
-		return nil, graph.BadShape("dy", dy.Text(), "(T, %d*D)", n)
+	case dy.Rank() != 2 || dy.Dim(1) != n*o.Width:
+		return nil, graph.BadShape("dy", dy.Text(), "(T,%d)", n*o.Width)
 	case !plain(dy.DType()) || isWide(dy.DType()) != isWide(o.DType):
 		return nil, graph.BadDType("dy", dy.DType(), floats+", f64 only with f64")
 	}
 	if err := graph.SameRows("dy", ids, dy); err != nil {
 		return nil, err
 	}
-	return []graph.Spec{{DType: o.DType, Shape: []int{o.Vocab, dy.Dim(1) / max(1, n)}}}, nil
+	return []graph.Spec{{DType: o.DType, Shape: []int{o.Vocab, o.Width}}}, nil
 }
 
 // Scratch is the places of each id, sorted: where each id's begin, and the places.

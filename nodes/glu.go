@@ -187,14 +187,17 @@ func checkC(c, offsets, counts, prob *graph.Value, align int) (rows *graph.Value
 	if !plain(c.DType()) {
 		return nil, 0, graph.BadDType("c", c.DType(), "bf16, f16 or f32 (f64 with everything f64)")
 	}
-	if err := checkStat("prob", prob, c.Dim(0), c.DType()); err != nil {
+	if err := checkProb(prob, c.Dim(0), c.DType()); err != nil {
 		return nil, 0, err
 	}
 	if offsets == nil {
 		if counts != nil {
 			return nil, 0, graph.Misuse("counts", "counts without padded_offsets", "both or neither")
 		}
-		return c.Rows(), 0, nil
+		if prob.Rows() != nil {
+			err = graph.SameRows("prob", c, prob)
+		}
+		return c.Rows(), 0, err
 	}
 	experts, err = checkGroups("padded_offsets", offsets, counts, c.Dim(0), align)
 	return offsets, experts, err

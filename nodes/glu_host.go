@@ -54,16 +54,16 @@ func (o glu) Host(c *graph.Call) func() error {
 func gluHost[F float](o glu, c *graph.Call) func() error {
 	cc, prob, d := c.In[gluC], c.In[gluProb], c.Out[0]
 	n := cc.Shape[1]
-	return overRows(c, cc, c.In[gluOffsets], c.In[gluCounts], o.Align, func(w *graph.Worker, e, m int) {
+	return overRows(c, cc, prob, c.In[gluOffsets], c.In[gluCounts], o.Align, func(w *graph.Worker, e, m int) {
 		out := target[F](w, 0, d, m*n/2, n/2)
 		gluRow(&o.Act, out, load[F](w, 1, cc, m*n, n), rowProb[F](prob, m))
 		store(d, m*n/2, out)
 	}, d)
 }
 
-// overRows runs row for every real row of x, with its expert where there are groups, and clears the padding
-// rows of outs.
-func overRows(c *graph.Call, x, offsets, counts *graph.Tensor, align int, row func(w *graph.Worker, e, m int), outs ...*graph.Tensor) func() error {
+// overRows runs row for every real row of x and prob, which may be nil, with its expert where there are groups, and
+// clears the padding rows of outs.
+func overRows(c *graph.Call, x, prob, offsets, counts *graph.Tensor, align int, row func(w *graph.Worker, e, m int), outs ...*graph.Tensor) func() error {
 	grain := rowGrain(x.Shape[1])
 	if offsets == nil {
 		loop := c.NewLoop(func(w *graph.Worker, lo, hi int) {
@@ -76,7 +76,7 @@ func overRows(c *graph.Call, x, offsets, counts *graph.Tensor, align int, row fu
 			return nil
 		}
 	}
-	g := newGroups(c, offsets, counts, x.Shape[0], align, grain, x)
+	g := newGroups(c, offsets, counts, x.Shape[0], align, grain, x, prob)
 	loop := c.NewLoop(func(w *graph.Worker, lo, hi int) {
 		for t := lo; t < hi; t++ {
 			e, first, mid, last := g.at(t)

@@ -111,7 +111,11 @@ func (o groupMap) Host(c *graph.Call) func() error {
 func groupMapHost[F float](o groupMap, c *graph.Call) func() error {
 	x, with, y := c.In[0], c.In[3], c.Out[0]
 	n := x.Shape[1]
-	g := newGroups(c, c.In[1], c.In[2], x.Shape[0], o.Align, rowGrain(n), x)
+	rows := []*graph.Tensor{x}
+	if o.Op != "row_dot_bias" {
+		rows = append(rows, with)
+	}
+	g := newGroups(c, c.In[1], c.In[2], x.Shape[0], o.Align, rowGrain(n), rows...)
 	row := func(w *graph.Worker, e, m int) {
 		v := load[F](w, 0, x, m*n, n)
 		switch o.Op {
@@ -167,7 +171,7 @@ const sumBlock = 64
 func groupSumHost[F float](o groupMap, c *graph.Call) func() error {
 	x, prob, y := c.In[0], c.In[3], c.Out[0]
 	n := x.Shape[1]
-	g := newGroups(c, c.In[1], c.In[2], x.Shape[0], o.Align, 1, x)
+	g := newGroups(c, c.In[1], c.In[2], x.Shape[0], o.Align, 1, x, prob)
 	const piece = 64
 	cols := tiles(n, piece)
 	loop := c.NewLoop(func(w *graph.Worker, lo, hi int) {

@@ -133,11 +133,11 @@ func checkGEMM(in []*graph.Value, k weightKind, align int, l Launch) (m, n int, 
 	if err := checkStat("alpha", in[gemmAlpha], experts, a.DType()); err != nil {
 		return 0, 0, err
 	}
-	if err := checkStat("prob", in[gemmProb], m, a.DType()); err != nil {
+	if err := checkProb(in[gemmProb], m, a.DType()); err != nil {
 		return 0, 0, err
 	}
 	if bias := in[gemmBias]; bias != nil {
-		if bias.Rank() != 2 || bias.Dim(0) != experts || bias.Dim(1) != n {
+		if bias.Rank() != 2 || bias.Dim(0) != experts || bias.Dim(1) != n || bias.Rows() != nil {
 			return 0, 0, graph.BadShape("bias", bias.Text(), "(%d,%d)", experts, n)
 		}
 		if !plain(bias.DType()) || isWide(bias.DType()) != isWide(a.DType()) {
@@ -149,6 +149,16 @@ func checkGEMM(in []*graph.Value, k weightKind, align int, l Launch) (m, n int, 
 
 // checkStat checks an optional vector of n float32 (float64 beside float64).
 func checkStat(operand string, v *graph.Value, n int, dt dtype.DType) error {
+	if v != nil && v.Rows() != nil {
+		return graph.BadShape(operand, v.Text(), "(%d,)", n)
+	}
+	return checkStatRows(operand, v, n, dt)
+}
+
+// checkProb checks an optional prob over m rows; as those of other operands they may be counted.
+func checkProb(v *graph.Value, m int, dt dtype.DType) error { return checkStatRows("prob", v, m, dt) }
+
+func checkStatRows(operand string, v *graph.Value, n int, dt dtype.DType) error {
 	switch {
 	case v == nil:
 		return nil

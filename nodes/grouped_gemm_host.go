@@ -74,7 +74,7 @@ type groupedProduct[F float] struct {
 func newGroupedProduct[F float](c *graph.Call, k weightKind, align, n int) *groupedProduct[F] {
 	a := c.In[gemmA]
 	p := &groupedProduct[F]{c: c, n: n, k: a.Shape[1], alpha: c.In[gemmAlpha], a: matrix{t: a, ld: a.Shape[1]}, cols: tiles(n, tileN)}
-	p.groups = newGroups(c, c.In[gemmOffsets], c.In[gemmCounts], a.Shape[0], align, tileM, a)
+	p.groups = newGroups(c, c.In[gemmOffsets], c.In[gemmCounts], a.Shape[0], align, tileM, a, c.In[gemmProb])
 	p.b = newHostWeights(k, c.In[gemmB:], c.In[gemmOffsets].Shape[0], n, p.k)
 	return p
 }

@@ -64,7 +64,7 @@ type groups struct {
 	name            string // of the operand offsets, for errors
 	offsets, counts *graph.Tensor
 	capacity        int
-	data            []*graph.Tensor // operands over the rows; their rows in use bound the groups
+	data            []*graph.Tensor // operands over the rows, nil for an absent one; their rows in use bound the groups
 	tile            int
 	debug           bool
 	align           int
@@ -85,7 +85,9 @@ func newGroups(c *graph.Call, offsets, counts *graph.Tensor, capacity, align, ti
 func (g *groups) read() error {
 	limit := g.capacity
 	for _, t := range g.data {
-		limit = min(limit, t.Rows())
+		if t != nil {
+			limit = min(limit, t.Rows())
+		}
 	}
 	offs := ints(g.offsets)
 	var counts []int32

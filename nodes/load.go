@@ -28,7 +28,7 @@ type LoadConfig struct {
 }
 
 // LoadedMoE is a layer of a checkpoint: what MoELayer needs to build it, and how to save it. In MoE, fields that
-// change no parameter may be set: Compute, Alignment, Capacity, Launch.
+// change no parameter may be set: Compute, Alignment, Capacity, Launch, RouterJitter, Dropout, Draw, Seed.
 type LoadedMoE struct {
 	MoE
 	ModelType string // as the configuration says: "mixtral"
@@ -50,7 +50,7 @@ type LoadedMoE struct {
 //	olmoe        softmax over all, norm_topk_prob           as qwen3_moe
 //	gpt_oss      softmax over the chosen, router bias       clamped geglu with biases, gate and up in pairs
 //	deepseek_v3  sigmoid, selection bias, norm_topk_prob,   as qwen3_moe, shared expert
-//	             routed_scaling_factor; one group
+//	             routed_scaling_factor, n_group, topk_group
 //
 // Memory: the file is mapped. LoadMoE checks every tensor and copies none: an Exec that binds to a variable
 // converts it, expert by expert, from the mapping into the variable's memory. Until then the file must stay

@@ -73,10 +73,12 @@ func deepseekConfig(c *modelConfig) MoE {
 	if _, v := c.find("n_shared_experts"); v != nil {
 		cfg.Shared = cfg.Intermediate * c.number(0, MaxExperts, "n_shared_experts")
 	}
-	groups := c.number(1, MaxExperts, "n_group")
-	if chosen := c.number(1, MaxExperts, "topk_group"); c.err == nil && chosen < groups {
-		c.err = graph.Unsupported("topk_group", fmt.Sprintf("%d of %d groups of experts", chosen, groups),
-			"all groups: a choice among some groups is not implemented")
+	groups, chosen := c.number(1, MaxExperts, "n_group"), c.number(1, MaxExperts, "topk_group")
+	if groups != 1 || chosen != 1 {
+		cfg.Groups, cfg.TopKGroups = groups, chosen
+	}
+	if c.err == nil {
+		c.err = checkLimit("n_group", "topk_group", cfg.Experts, cfg.TopK, cfg.Groups, cfg.TopKGroups)
 	}
 	return cfg
 }

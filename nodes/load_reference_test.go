@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -13,9 +14,14 @@ import (
 // a plain computation on the checkpoint's own tensors.
 func TestLoadMoE_Reference(t *testing.T) {
 	const tokens = 11
-	for model := range loadModels {
-		t.Run(model, func(t *testing.T) {
+	names := slices.Collect(maps.Keys(loadModels))
+	for _, name := range append(names, "deepseek_v3 with groups") {
+		t.Run(name, func(t *testing.T) {
+			model, _, groups := strings.Cut(name, " ")
 			c := newLoadCase(model)
+			if groups {
+				c.config["n_group"], c.config["topk_group"] = 3, 2
+			}
 			r := rand.New(rand.NewPCG(3, 4))
 			x, dy := loadNormals(r, tokens*loadH), loadNormals(r, tokens*loadH)
 			want := c.forward(x)
@@ -126,6 +132,7 @@ func (c *loadCase) route(x []float64) (idx []int, prob []float64) {
 			sel[e] = score[e] + c.values["gate.e_score_correction_bias"][e]
 		}
 	}
+	c.limit(sel)
 	for e := range loadE {
 		idx = append(idx, e)
 	}
@@ -145,6 +152,24 @@ func (c *loadCase) route(x []float64) (idx []int, prob []float64) {
 		}
 	}
 	return idx, prob
+}
+
+// limit sets the selecting values outside the best groups to 0, where the model has groups of experts.
+func (c *loadCase) limit(sel []float64) {
+	groups, _ := c.config["n_group"].(int)
+	if groups < 2 {
+		return
+	}
+	size := len(sel) / groups
+	sums, order := make([]float64, groups), make([]int, groups)
+	for g := range groups {
+		two := slices.Sorted(slices.Values(sel[g*size : (g+1)*size]))
+		sums[g], order[g] = two[size-1]+two[size-2], g
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return int(math.Copysign(1, sums[b]-sums[a])) })
+	for _, g := range order[c.config["topk_group"].(int):] {
+		clear(sel[g*size : (g+1)*size])
+	}
 }
 
 // times is a matrix-vector product with a tensor (rows, len(x)).

@@ -132,7 +132,8 @@ func (o matmul) Flops(n *graph.Node) int64 {
 func (o matmul) Gradient(n *graph.Node, grads []*graph.Value) []*graph.Value {
 	a, b, bias, dy := n.In(0), n.In(1), n.In(2), as(n.Graph(), grads[0], n.In(0).DType())
 	if o.TransA {
-		n.Graph().Fail(graph.Unsupported("gradient", "a product that sums over rows", "Linear, or a product of plain matrices"))
+		err := graph.Unsupported("gradient", "a product that sums over rows", "Linear, or a product of plain matrices")
+		n.Graph().Fail(fmt.Errorf("%s %q: %w", o.Kind(), n.Name(), err))
 		return make([]*graph.Value, 3)
 	}
 	out := make([]*graph.Value, 3)

@@ -22,11 +22,13 @@ type MoE struct {
 	// gradients have it too. Default f32, f64 with f64 inputs.
 	Params dtype.DType
 
-	Order      Order      // of softmax and choice; default SoftmaxTopK
-	Normalize  *bool      // the chosen probabilities sum to one; default false, true for Sigmoid
-	Scale      float64    // of the probabilities; default 1
-	LogitBias  bool       // parameter router_bias (E,), inside the logits
-	SelectBias bool       // state select_bias (E,), for the choice alone; whoever trains sets it
+	Order      Order   // of softmax and choice; default SoftmaxTopK
+	Normalize  *bool   // the chosen probabilities sum to one; default false, true for Sigmoid
+	Scale      float64 // of the probabilities; default 1
+	LogitBias  bool    // parameter router_bias (E,), inside the logits
+	SelectBias bool    // state select_bias (E,), for the choice alone; whoever trains sets it
+	Groups     int     // with TopKGroups: the choice is limited to some groups of experts, as TopK says; default 0: not
+	TopKGroups int
 	Activation Activation // of the experts; default swiglu
 	Bias       bool       // parameters fc1_bias (E,2I) and fc2_bias (E,H)
 	Shared     int        // width Is of a shared expert, a multiple of 32; default 0: none
@@ -34,6 +36,16 @@ type MoE struct {
 	Alignment  int        // of the experts' rows; default 256
 	Capacity   int        // rows for all experts; 0: enough for any routing
 	Launch     Launch     // of the matrix products
+
+	// RouterJitter multiplies what the router sees of x, and only that, by numbers drawn from [1-eps, 1+eps), eps in
+	// [0,1); see Jitter. Dropout is the probability, in [0,1), with which an element of the layer's output, what
+	// is added of a shared expert included, becomes zero, as a transformer block applies it before it adds its
+	// input; see Dropout. Both are for training: a graph that evaluates leaves them 0.
+	RouterJitter, Dropout float64
+	// Draw is where the random numbers come from: uint64 (2,), by Random.Draw. Default: the layer has a generator
+	// of its own, state random (2,), whose key is made of Seed and the state's name.
+	Draw *graph.Value
+	Seed uint64
 }
 
 // Aux is what a MoELayer's routing gives beside its output. What nobody uses is not computed.
@@ -55,12 +67,58 @@ type Aux struct {
 // The result has the shape and format of x. Its nodes are named below the prefix of vars. Gradients flow to x
 // and to every parameter.
 func MoELayer(x *graph.Value, vars *graph.Vars, cfg MoE) (*graph.Value, Aux) {
-	g := x.Graph()
-	if g == nil || x.Err() != nil || g.Err() != nil {
-		return failLayer(g.Fail(x.Err()))
+	var aux Aux
+	y, err := cfg.build("moe_layer", x, vars, func(in *graph.Value) (Routing, *graph.Value) {
+		aux = cfg.route(in, vars)
+		return aux.Routing, aux.TopKProb
+	}, cfg.checkRouter)
+	if err != nil {
+		return failLayer(x.Graph().Fail(err))
 	}
-	if err := cfg.check(x); err != nil {
-		return failLayer(g.Fail(fmt.Errorf("moe_layer %q: %w", vars.Prefix(), err)))
+	return y, aux
+}
+
+// Experts builds a mixture-of-experts layer without a router on x, (T,H): dispatch, experts and combine for the
+// caller's own routing.
+//
+//	y[t] = sum over slots s of topKProb[t,s] * expert topKIdx[t,s] of x[t] (+ SharedExpert(x)), in slot order
+//
+// topKIdx is int32 (T,k), -1 for a slot that is dropped; ids that name no expert are treated as -1 and counted in
+// Invalid. topKProb is (T,k) in f32 (f64 with f64 inputs). Both have the rows of x. The parameters are those of
+// MoELayer but for the router's. What cfg says of the router, RouterJitter among it, is not looked at; TopK may be
+// 0 and is k otherwise. Gradients flow to x, topKProb and every parameter.
+func Experts(x, topKIdx, topKProb *graph.Value, vars *graph.Vars, cfg MoE) (*graph.Value, Routing) {
+	var routing Routing
+	y, err := cfg.build("experts", x, vars, func(*graph.Value) (Routing, *graph.Value) {
+		routing = Dispatch{TopKIdx: topKIdx, Experts: cfg.Experts, Alignment: cfg.Alignment, Capacity: cfg.Capacity}.Apply()
+		return routing, topKProb
+	}, func() error { return cfg.checkRouting(x, topKIdx, topKProb) })
+	if err != nil {
+		v := x.Graph().Fail(err)
+		return v, failRouting(v)
+	}
+	return y, routing
+}
+
+// build builds a layer on x. route returns where the slots go and their probabilities; check checks what it needs.
+func (cfg MoE) build(op string, x *graph.Value, vars *graph.Vars, route func(x *graph.Value) (Routing, *graph.Value), check func() error) (*graph.Value, error) {
+	g := x.Graph()
+	switch {
+	case x.Err() != nil:
+		return nil, x.Err()
+	case g == nil:
+		return nil, fmt.Errorf("%s: %w", op, graph.Misuse("x", x.Name(), "a value of a graph: pass a variable through Graph.Use"))
+	case g.Err() != nil:
+		return nil, g.Err()
+	case vars == nil:
+		return nil, fmt.Errorf("%s: %w", op, graph.Misuse("vars", "none", "the Vars that holds the layer's parameters"))
+	}
+	err := cfg.check(x)
+	if err == nil {
+		err = check()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s %q: %w", op, vars.Prefix(), err)
 	}
 	defer g.Scope(vars.Prefix())()
 	if cfg.Compute == dtype.Invalid {
@@ -70,20 +128,32 @@ func MoELayer(x *graph.Value, vars *graph.Vars, cfg MoE) (*graph.Value, Aux) {
 		cfg.Hidden = x.Dim(1)
 	}
 	in := as(g, x, cfg.Compute)
-	aux, prob := cfg.route(in, vars)
-	y := cfg.experts(in, prob, aux.Routing, vars, x.DType())
+	routing, prob := route(in)
+	y := cfg.experts(in, routing.PermuteProb(prob), routing, vars, x.DType())
 	if cfg.Shared != 0 {
 		shared := cfg.sharedExpert(in, vars, x.DType())
 		g.NameNext("add_shared")
 		y = Add(y, shared)
 	}
-	return y, aux
+	if cfg.Dropout != 0 {
+		y = Dropout(y, cfg.draw(g, vars), cfg.Dropout)
+	}
+	return y, g.Err()
+}
+
+// draw returns the random numbers of this replay.
+func (cfg MoE) draw(g *graph.Graph, vars *graph.Vars) *graph.Value {
+	if cfg.Draw != nil {
+		return cfg.Draw
+	}
+	return NewRandom(vars, "random", cfg.Seed).Draw(g)
 }
 
 func failLayer(v *graph.Value) (*graph.Value, Aux) {
-	r := Routing{v, v, v, v, v, v, v, v, 0}
-	return v, Aux{r, v, v, v, v}
+	return v, Aux{failRouting(v), v, v, v, v}
 }
+
+func failRouting(v *graph.Value) Routing { return Routing{v, v, v, v, v, v, v, v, 0} }
 
 func (cfg MoE) check(x *graph.Value) error {
 	switch {
@@ -93,8 +163,6 @@ func (cfg MoE) check(x *graph.Value) error {
 		return graph.BadShape("Hidden", cfg.Hidden, "%d, the width of x", x.Dim(1))
 	case cfg.Experts < 1 || cfg.Experts > MaxExperts:
 		return graph.BadShape("Experts", cfg.Experts, "from 1 to %d", MaxExperts)
-	case cfg.TopK < 1 || cfg.TopK > cfg.Experts:
-		return graph.BadShape("TopK", cfg.TopK, "from 1 to the %d experts", cfg.Experts)
 	case cfg.Intermediate < gluBlock || cfg.Intermediate%gluBlock != 0:
 		return graph.BadShape("Intermediate", cfg.Intermediate, "a multiple of %d of at least %d", gluBlock, gluBlock)
 	case cfg.Shared < 0 || cfg.Shared%gluBlock != 0:
@@ -103,14 +171,49 @@ func (cfg MoE) check(x *graph.Value) error {
 		return graph.BadDType("Compute", cfg.Compute, "bf16, f16 or f32 (f64 with an input in f64)")
 	case cfg.Params != dtype.Invalid && (!plain(cfg.Params) || isWide(cfg.Params) && !isWide(x.DType())):
 		return graph.BadDType("Params", cfg.Params, "bf16, f16 or f32 (f64 with an input in f64)")
+	case !(cfg.Dropout >= 0 && cfg.Dropout < 1):
+		return graph.BadShape("Dropout", cfg.Dropout, "from 0 to below 1")
 	}
 	return nil
 }
 
-// route builds router and dispatch. It returns the probabilities in the order of rows.
-func (cfg MoE) route(x *graph.Value, vars *graph.Vars) (aux Aux, prob *graph.Value) {
-	r := Router{X: x, Weight: cfg.weight(vars, "router", x, cfg.Experts, cfg.Hidden),
-		K: cfg.TopK, Order: cfg.Order, Normalize: cfg.Normalize, Scale: cfg.Scale}
+// checkRouter checks what describes the router.
+func (cfg MoE) checkRouter() error {
+	switch {
+	case cfg.TopK < 1 || cfg.TopK > cfg.Experts:
+		return graph.BadShape("TopK", cfg.TopK, "from 1 to the %d experts", cfg.Experts)
+	case !(cfg.RouterJitter >= 0 && cfg.RouterJitter < 1):
+		return graph.BadShape("RouterJitter", cfg.RouterJitter, "from 0 to below 1")
+	}
+	return checkLimit("Groups", "TopKGroups", cfg.Experts, cfg.TopK, cfg.Groups, cfg.TopKGroups)
+}
+
+// checkRouting checks the routing that Experts is given.
+func (cfg MoE) checkRouting(x, idx, prob *graph.Value) error {
+	switch {
+	case idx.Err() != nil:
+		return idx.Err()
+	case prob.Err() != nil:
+		return prob.Err()
+	case idx.DType() != dtype.Int32:
+		return graph.BadDType("topk_idx", idx.DType(), "int32")
+	case idx.Rank() != 2 || idx.Dim(1) < 1:
+		return graph.BadShape("topk_idx", idx.Text(), "(T,k)")
+	case cfg.TopK != 0 && cfg.TopK != idx.Dim(1):
+		return graph.BadShape("TopK", cfg.TopK, "0, or %d as in topk_idx", idx.Dim(1))
+	case prob.DType() != statType(x.DType()):
+		return graph.BadDType("topk_prob", prob.DType(), "%s beside x in %s", statType(x.DType()), x.DType())
+	}
+	if err := graph.SameRows("topk_idx", x, idx); err != nil {
+		return err
+	}
+	return sameShape("topk_prob", idx, prob)
+}
+
+// route builds router and dispatch.
+func (cfg MoE) route(x *graph.Value, vars *graph.Vars) (aux Aux) {
+	r := Router{X: x, Weight: cfg.weight(vars, "router", x, cfg.Experts, x.Dim(1)),
+		K: cfg.TopK, Order: cfg.Order, Normalize: cfg.Normalize, Scale: cfg.Scale, Groups: cfg.Groups, TopKGroups: cfg.TopKGroups}
 	if cfg.LogitBias {
 		r.LogitBias = cfg.bias(vars, "router_bias", x, cfg.Experts)
 	}
@@ -120,12 +223,15 @@ func (cfg MoE) route(x *graph.Value, vars *graph.Vars) (aux Aux, prob *graph.Val
 		dt := statType(cfg.paramType(x))
 		r.SelectBias = as(g, vars.State("select_bias", dt, graph.Const(0), cfg.Experts), statType(x.DType()))
 	}
+	if cfg.RouterJitter != 0 {
+		r.X = Jitter(x, cfg.draw(g, vars), cfg.RouterJitter)
+	}
 	g.NameNext("router")
 	var idx *graph.Value
 	aux.Logits, idx, aux.TopKProb = r.Apply()
 	aux.Routing = Dispatch{TopKIdx: idx, Experts: cfg.Experts, Alignment: cfg.Alignment, Capacity: cfg.Capacity}.Apply()
 	aux.Balance, aux.ZLoss = RouterLosses{Logits: aux.Logits, Counts: aux.Assigned, K: cfg.TopK, Order: cfg.Order}.Apply()
-	return aux, aux.PermuteProb(aux.TopKProb)
+	return aux
 }
 
 // experts builds permute, FC1 with its activation, FC2 and combine.

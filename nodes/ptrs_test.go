@@ -111,6 +111,22 @@ func TestPointers_WGrad(t *testing.T) {
 	}
 }
 
+// TestPointers_InOrder: nodes that write through addresses may mean the same bytes, so they run one after the other.
+func TestPointers_InOrder(t *testing.T) {
+	g := graph.New("g")
+	x, offsets, ptrs := g.Input("x", dtype.Float32, 512, 32), g.Input("offsets", dtype.Int32, 1), g.Input("p", dtype.Uint64, 1)
+	for range 3 {
+		WGrad{A: x, B: x, Offsets: offsets, AMajorM: true, Alignment: 4, Ptrs: ptrs, Accumulate: true}.Apply()
+	}
+	p, err := g.Compile(host.Device{}, graph.Options{Streams: 4, ForceStreams: true})
+	must(t, err)
+	for i, s := range p.Steps() {
+		if i > 0 && !slices.Contains(s.Deps(), i-1) {
+			t.Errorf("step %d depends on %v, want the one before", i, s.Deps())
+		}
+	}
+}
+
 // TestPointers_Refuses: addresses and another output, accumulating into nothing.
 func TestPointers_Refuses(t *testing.T) {
 	for _, change := range []func(g *graph.Graph, w *WGrad){

@@ -40,11 +40,16 @@ func NewRandom(vars *graph.Vars, name string, seed uint64) *Random {
 	return r
 }
 
-// Draw appends the node that advances the counter, once for each replay, and returns what this replay's random
-// nodes use: uint64 (2,). Forward and backward of one replay use the same draw and so agree.
+// Draw returns what this replay's random nodes use: uint64 (2,). The first call in a graph appends the node that
+// advances the counter, once for each replay. Forward and backward of one replay use the same draw and so agree.
 func (r *Random) Draw(g *graph.Graph) *graph.Value {
-	return graph.Apply(randomNext{}, g.Use(r.state))[0]
+	state := g.Use(r.state)
+	return g.Memo(drawKey{state}, func() *graph.Value {
+		return graph.ApplyAs("draw", randomNext{}, state)[0]
+	})
 }
+
+type drawKey struct{ state *graph.Value }
 
 // Dropout sets each element to zero with probability p, in [0,1), and divides the others by 1-p. The gradient uses
 // the same choices.

@@ -16,11 +16,14 @@ type Router struct {
 	Order      Order
 	Normalize  *bool   // default false, true for Sigmoid
 	Scale      float64 // default 1
+	Groups     int     // with TopKGroups: the choice is limited to some groups of experts, as TopK says; default 0: not
+	TopKGroups int
 }
 
 // Apply appends the nodes and returns logits f32 (T,E), topk_idx int32 (T,k) and topk_prob f32 (T,k).
 func (o Router) Apply() (logits, idx, prob *graph.Value) {
 	logits = Linear(o.X, o.Weight, LinearConfig{Bias: o.LogitBias, DType: statType(o.X.DType())})
-	idx, prob = TopK{Logits: logits, SelectBias: o.SelectBias, K: o.K, Order: o.Order, Normalize: o.Normalize, Scale: o.Scale}.Apply()
+	idx, prob = TopK{Logits: logits, SelectBias: o.SelectBias, K: o.K, Order: o.Order, Normalize: o.Normalize, Scale: o.Scale,
+		Groups: o.Groups, TopKGroups: o.TopKGroups}.Apply()
 	return logits, idx, prob
 }

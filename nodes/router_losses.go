@@ -47,7 +47,7 @@ func (o routerLosses) Infer(in []*graph.Value) ([]graph.Spec, error) {
 	if l.Rank() != 2 || l.DType() != statType(l.DType()) || l.Dim(1) < 1 || l.Dim(1) > MaxExperts {
 		return nil, graph.BadShape("logits", l.Text(), "f32 (T,E) with E from 1 to %d", MaxExperts)
 	}
-	if counts.DType() != dtype.Int32 || counts.Rank() != 1 || counts.Dim(0) != l.Dim(1) {
+	if counts.DType() != dtype.Int32 || counts.Rank() != 1 || counts.Dim(0) != l.Dim(1) || counts.Rows() != nil {
 		return nil, graph.BadShape("counts", counts.Text(), "int32 (%d,)", l.Dim(1))
 	}
 	if o.K < 1 || o.K > l.Dim(1) {

@@ -75,9 +75,9 @@ func (o slotGather) Host(c *graph.Call) func() error {
 	x, rowMap, out := c.In[0], c.In[2], c.Out[0]
 	size := x.DType.Bytes(1)
 	loop := c.NewLoop(func(_ *graph.Worker, lo, hi int) {
-		rows := ints(rowMap)
+		rows, used := ints(rowMap), x.Rows()
 		for s := lo; s < hi; s++ {
-			if row := int(rows[s]); row >= 0 && row < x.Shape[0] {
+			if row := int(rows[s]); row >= 0 && row < used {
 				copy(out.Data[s*size:(s+1)*size], x.Data[row*size:(row+1)*size])
 			} else {
 				zero(out, s, 1)
@@ -119,12 +119,12 @@ func slotDotHost[F float](c *graph.Call) func() error {
 	x, d, rowMap, out := c.In[0], c.In[1], c.In[2], c.Out[0]
 	k, h := rowMap.Shape[1], x.Shape[1]
 	loop := c.NewLoop(func(w *graph.Worker, lo, hi int) {
-		rows := ints(rowMap)
+		rows, used := ints(rowMap), d.Rows()
 		for t := lo; t < hi; t++ {
 			v := load[F](w, 0, x, t*h, h)
 			for s := t * k; s < (t+1)*k; s++ {
 				var y F
-				if row := int(rows[s]); row >= 0 && row < d.Shape[0] {
+				if row := int(rows[s]); row >= 0 && row < used {
 					y = dot(v, load[F](w, 1, d, row*h, h))
 				}
 				put(w, out, s, y)

@@ -89,7 +89,7 @@ func (k weightKind) check(b []*graph.Value, experts, red int, dt dtype.DType) (n
 	}
 	switch {
 	case k.Ptrs:
-		if b[0].DType() != dtype.Uint64 || b[0].Rank() != 1 || b[0].Dim(0) != experts {
+		if b[0].DType() != dtype.Uint64 || b[0].Rank() != 1 || b[0].Dim(0) != experts || b[0].Rows() != nil {
 			return 0, graph.BadShape("b_ptrs", b[0].Text(), "uint64 (%d,)", experts)
 		}
 		n = k.N

@@ -61,6 +61,8 @@ func (o WGrad) Apply() []*graph.Value {
 		op.Discrete = o.Offsets.Dim(0)
 	}
 	switch {
+	case op.Discrete > MaxExperts: // before anything counts to it
+		return fail(graph.BadShape("offsets", o.Offsets.Text(), "(E,) with E from 1 to %d", MaxExperts))
 	case op.Ptrs && (o.Discrete || len(o.Into) > 0):
 		return fail(graph.Misuse("wgrad_ptrs", "addresses and another output", "one kind of output"))
 	case o.Accumulate && !op.Ptrs && len(o.Into) == 0:
@@ -211,7 +213,7 @@ func (o wgrad) specs(in []*graph.Value, experts, hidden, inter int) ([]graph.Spe
 	want := graph.Spec{DType: o.DType, Shape: shape}
 	switch {
 	case o.Ptrs:
-		if p := in[wgInto]; p.DType() != dtype.Uint64 || p.Rank() != 1 || p.Dim(0) != experts {
+		if p := in[wgInto]; p.DType() != dtype.Uint64 || p.Rank() != 1 || p.Dim(0) != experts || p.Rows() != nil {
 			return nil, graph.BadShape("wgrad_ptrs", p.Text(), "uint64 (%d,)", experts)
 		}
 		return nil, nil

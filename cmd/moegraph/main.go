@@ -1,8 +1,10 @@
-// Command moegraph runs single nodes on files, plans layers and says what this build can do.
+// Command moegraph runs single nodes on files, plans and measures layers and says what this build can do.
 //
 //	moegraph run NODE -in case.npz -out out.npz [-device host] [-set name=value ...]
 //	moegraph plan -shape mixtral -backward [-dot FILE] [-trace FILE] [-svg FILE]
+//	moegraph bench -device cuda:0 [-shape NAME,...] [-times]
 //	moegraph info [-operators] [-markdown]
+//	moegraph env
 //	moegraph completion bash|zsh|fish|powershell
 //
 // Flags take one dash or two. The exit status is 0 where the command did what it was asked, 1 where it was
@@ -83,7 +85,7 @@ Exit status: 0 done, 1 refused or failed, 2 wrong command line.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(newRun(), newPlan(), newInfo())
+	root.AddCommand(newRun(), newPlan(), newBench(), newInfo(), newEnv())
 	root.SetUsageTemplate(usageTemplate(root.UsageTemplate()))
 	return root
 }

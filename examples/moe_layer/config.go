@@ -54,7 +54,7 @@ func parse(args []string, w io.Writer) (config, error) {
 	f.IntVar(&c.Alignment, "alignment", 32, "rows that an expert's rows are padded to")
 	f.StringVar(&c.DType, "dtype", "bf16", "format of the matrix products: bf16 or f32")
 	f.Float64Var(&c.Rate, "rate", 4e-3, "highest learning rate, after warm-up and before the cosine")
-	f.IntVar(&c.Warmup, "warmup", 50, "steps of linear warm-up")
+	f.IntVar(&c.Warmup, "warmup", 50, "steps of linear warm-up; where it is not given, at most steps-1")
 	f.Float64Var(&c.Balance, "balance", 0.01, "weight of the load-balancing loss")
 	f.Float64Var(&c.Clip, "clip", 1, "largest norm of the gradients")
 	f.Uint64Var(&c.Seed, "seed", 1, "seed of weights and batches")
@@ -62,6 +62,11 @@ func parse(args []string, w io.Writer) (config, error) {
 	f.IntVar(&c.SaveEvery, "save-every", 0, "steps between checkpoints; 0: one at the end")
 	if err := f.Parse(args); err != nil {
 		return c, errUsage
+	}
+	given := map[string]bool{}
+	f.Visit(func(x *flag.Flag) { given[x.Name] = true })
+	if !given["warmup"] {
+		c.Warmup = max(0, min(c.Warmup, c.Steps-1))
 	}
 	if f.NArg() > 0 {
 		return c, fmt.Errorf("got the argument %q, want flags only", f.Arg(0))

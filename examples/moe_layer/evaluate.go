@@ -22,7 +22,7 @@ type result struct {
 // evalRows is the capacity of the evaluating programs.
 const evalRows = 2048
 
-func (tr *trainer) evaluate() (result, error) {
+func (tr *trainer) evaluate(ctx context.Context) (result, error) {
 	res := result{}
 	positions := tr.text.HeldOut.Positions(tr.cfg.Evaluate)
 	res.positions = len(positions)
@@ -37,15 +37,15 @@ func (tr *trainer) evaluate() (result, error) {
 	if res.ngram, err = fitted.Bits(tr.text.HeldOut.Data(), positions); err != nil {
 		return res, err
 	}
-	if res.model, err = tr.bits(positions, true); err != nil {
+	if res.model, err = tr.bits(ctx, positions, true); err != nil {
 		return res, err
 	}
-	res.without, err = tr.bits(positions, false)
+	res.without, err = tr.bits(ctx, positions, false)
 	return res, err
 }
 
 // bits replays a forward-only program over the positions. It is bound to the trained variables.
-func (tr *trainer) bits(positions []int, withLayer bool) (float64, error) {
+func (tr *trainer) bits(ctx context.Context, positions []int, withLayer bool) (float64, error) {
 	m := newModel("evaluate", tr.cfg, tr.vars, evalRows, withLayer)
 	prog, err := m.g.Compile(tr.dev, graph.Options{})
 	if err != nil {
@@ -55,12 +55,12 @@ func (tr *trainer) bits(positions []int, withLayer bool) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	sum, err := m.total(exec, tr.text.HeldOut, positions, tr.cfg.Context)
+	sum, err := m.total(ctx, exec, tr.text.HeldOut, positions, tr.cfg.Context)
 	return sum / math.Ln2 / float64(len(positions)), errors.Join(err, exec.Close())
 }
 
 // total sums the loss in nats over the positions; the last batch may be a short one.
-func (m *model) total(exec *graph.Exec, text *corpus.Split, positions []int, window int) (float64, error) {
+func (m *model) total(ctx context.Context, exec *graph.Exec, text *corpus.Split, positions []int, window int) (float64, error) {
 	tokens, labels := make([]int32, evalRows*window), make([]int32, evalRows)
 	var sum float64
 	for len(positions) > 0 {
@@ -71,7 +71,7 @@ func (m *model) total(exec *graph.Exec, text *corpus.Split, positions []int, win
 		if err := errors.Join(exec.Write(m.tokens, tokens[:n*window]), exec.Write(m.labels, labels[:n])); err != nil {
 			return 0, err
 		}
-		if err := exec.Replay(context.Background()); err != nil {
+		if err := exec.Replay(ctx); err != nil {
 			return 0, err
 		}
 		loss, err := exec.Scalar(m.loss)
@@ -94,9 +94,10 @@ func (r result) String() string {
 	row("trigram", r.ngram.Trigram, "")
 	row("model", r.model, "")
 	row("model without its MoE layer", r.without, fmt.Sprintf("the layer is worth %.3f bits", r.without-r.model))
-	if r.model < r.ngram.Trigram {
+	switch {
+	case r.model < r.ngram.Trigram:
 		fmt.Fprintf(&b, "the model beats the trigram by %.3f bits\n", r.ngram.Trigram-r.model)
-	} else {
+	case r.model < r.ngram.Bigram:
 		fmt.Fprintf(&b, "the model beats the bigram by %.3f bits\n", r.ngram.Bigram-r.model)
 	}
 	return b.String()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"os"
@@ -16,8 +17,24 @@ import (
 	"github.com/moegraph/moegraph/internal/ngram"
 )
 
-// sources is a text that every checkout has: the sources of package graph.
-const sources = "../../graph"
+// sources and others are texts that every checkout has: the sources of two packages, copied, so that an editor at work
+// does not change them between two runs of a test.
+var sources, others string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "moe_layer")
+	if err == nil {
+		sources, others = filepath.Join(dir, "graph"), filepath.Join(dir, "nodes")
+		err = errors.Join(os.CopyFS(sources, os.DirFS("../../graph")), os.CopyFS(others, os.DirFS("../../nodes")))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
 
 // small are flags of a model that trains in a moment.
 func small(t *testing.T, more ...string) []string {
@@ -91,7 +108,7 @@ func TestTrain_Learns(t *testing.T) {
 	for _, dt := range []string{"bf16", "f32"} {
 		tr := trainerOf(t, small(t, "-steps", "200", "-batch", "256", "-rate", "0.01", "-dtype", dt))
 		losses(t, tr, 200)
-		res, err := tr.evaluate()
+		res, err := tr.evaluate(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -166,10 +183,12 @@ func TestRefuses(t *testing.T) {
 		{"micro-batches", "-accumulate", []string{"-accumulate", "5"}},
 		{"dtype", "-dtype", []string{"-dtype", "fp8"}},
 		{"rate", "-rate", []string{"-rate", "-1"}},
+		{"warm-up", "-warmup", []string{"-steps", "10", "-warmup", "10"}},
 		{"device", "device", []string{"-device", "tpu"}},
 		{"an argument", "flags only", []string{"text.txt"}},
 		{"nothing to resume", "no such file", []string{"-resume"}},
 		{"out is a file", "not a directory", []string{"-out", empty}},
+		{"more than the machine has", "bytes", []string{"-experts", "1024", "-intermediate", "65536", "-embed", "4096"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			err := run(t.Context(), small(t, tc.args...), io.Discard, io.Discard)
@@ -196,17 +215,26 @@ func TestResume_Refuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	tr.history = []point{{Step: 1, Bits: 1}}
+	if err := tr.save(); err != nil {
+		t.Fatal(err)
+	}
+	odd, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, tc := range []struct {
 		name, want string
 		data       []byte
 		args       []string
 	}{
+		{"history without a load", "history", odd, nil},
 		{"truncated", "checkpoint", good[:len(good)/2], nil},
 		{"garbage", "checkpoint", []byte("not a checkpoint"), nil},
 		{"other sizes", "moe/router", good, []string{"-experts", "8"}},
 		{"other schedule", "training", good, []string{"-steps", "30"}},
 		{"other format", "sizes", good, []string{"-dtype", "f32"}},
-		{"other text", "text", good, []string{"-text", "../../nodes"}},
+		{"other text", "text", good, []string{"-text", others}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if err := os.WriteFile(path, tc.data, 0o644); err != nil {
@@ -238,6 +266,15 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
+// TestInterrupt_Evaluation: an interrupt ends the evaluation too, which comes after the checkpoint.
+func TestInterrupt_Evaluation(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := trainerOf(t, small(t)).evaluate(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
 // cancelAfter cancels at the first line of progress.
 type cancelAfter struct{ cancel func() }
 
@@ -255,6 +292,9 @@ func TestVerdict(t *testing.T) {
 	r.model = 4
 	if r.verdict() == nil {
 		t.Error("a model as bad as the bigram passes")
+	}
+	if strings.Contains(r.String(), "beats") {
+		t.Errorf("a model as bad as the bigram is praised:\n%s", r)
 	}
 	r.model, r.without = 3, 3.04
 	if r.verdict() == nil {

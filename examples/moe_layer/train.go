@@ -182,6 +182,11 @@ func (tr *trainer) load() error {
 	if err := json.Unmarshal([]byte(meta["history"]), &tr.history); err != nil {
 		return fmt.Errorf("-resume: checkpoint %s: history: %w", path, err)
 	}
+	for _, p := range tr.history {
+		if len(p.Load) != tr.cfg.Experts {
+			return fmt.Errorf("-resume: checkpoint %s: history: got the load of %d experts, want %d", path, len(p.Load), tr.cfg.Experts)
+		}
+	}
 	return nil
 }
 

@@ -30,15 +30,23 @@ func (Device) Check(op graph.Op) error {
 	return nil
 }
 
-// maxAlloc is more than any machine has and less than Go panics at.
-const maxAlloc = 1 << 44
-
 // Alloc implements graph.Device.
-func (Device) Alloc(bytes int64, what string) (m graph.Memory, err error) {
-	if bytes < 0 || bytes > maxAlloc {
-		return nil, fmt.Errorf("%w: host: %s: got %d bytes, want at most %d", graph.ErrDevice, what, bytes, int64(maxAlloc))
+func (d Device) Alloc(bytes int64, what string) (m graph.Memory, err error) {
+	if err := d.Fits(bytes); err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	return newMemory(bytes), nil
+}
+
+// maxBytes is where no size of the machine's memory is known: more than any has, and less than Go panics at.
+const maxBytes = 1 << 44
+
+// Fits implements graph.Sizer: Go ends a process that asks for more memory than the machine has.
+func (Device) Fits(bytes int64) error {
+	if most := machineBytes(); bytes < 0 || bytes > most {
+		return fmt.Errorf("%w: host: got %d bytes, want at most the machine's %d", graph.ErrDevice, bytes, most)
+	}
+	return nil
 }
 
 // Rates implements graph.Device. The figures are of the order of a server core with gonum's matrix product:

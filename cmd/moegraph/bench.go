@@ -1,0 +1,334 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/moegraph/moegraph/dtype"
+	"github.com/moegraph/moegraph/graph"
+	"github.com/moegraph/moegraph/nodes"
+)
+
+// benchFlags are the flags of bench.
+type benchFlags struct {
+	device    string
+	shapes    []string
+	alignment int
+	rounds    int
+	products  bool
+	compile   bool
+	nodeTimes bool
+}
+
+func newBench() *cobra.Command {
+	var f benchFlags
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure mixture-of-experts layers on a device",
+		Long: `Measure layers of bf16, forward and backward, on random data with the routing of random logits: each matrix
+product with what is fused into it, on buffers that rotate past the device's cache; the whole layer as one captured
+graph and launched node by node; the memory that it takes; the host's time for a replay; and how long its kernels take
+to compile and to load from the disk. TF are 1e12 floating-point operations a second of the rows that tokens
+fill.
+
+Shapes: ` + shapesText(),
+		Example: `  moegraph bench -device cuda:0
+  moegraph bench -device cuda:0 -shape mixtral,small -compile=false -times`,
+		Args: cobra.NoArgs,
+		RunE: action(func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), cmd.OutOrStdout()) }),
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	addDevice(cmd, &f.device, "measure on")
+	flags.StringSliceVar(&f.shapes, "shape", nil, "`names` of shapes, separated by commas (default all)")
+	flags.IntVar(&f.alignment, "alignment", nodes.DefaultAlignment, "`rows` that each expert's share is a multiple of")
+	flags.IntVar(&f.rounds, "rounds", 10, "measurements, a `number`, of which the median is printed")
+	flags.BoolVar(&f.products, "products", true, "measure the matrix products")
+	flags.BoolVar(&f.compile, "compile", true, "measure how long kernels take to compile")
+	flags.BoolVar(&f.nodeTimes, "times", false, "print the time of every node, launched node by node")
+	must(cmd.RegisterFlagCompletionFunc("shape", cobra.FixedCompletions(shapeNames(), cobra.ShellCompDirectiveNoFileComp)))
+	return cmd
+}
+
+func (f *benchFlags) run(ctx context.Context, w io.Writer) error {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	dev, err := graph.Open(f.device)
+	if err != nil {
+		return fmt.Errorf("-device: %w", err)
+	}
+	if f.rounds < 1 {
+		return fmt.Errorf("-rounds: got %d, want at least 1", f.rounds)
+	}
+	if len(f.shapes) == 0 {
+		f.shapes = shapeNames()
+	}
+	var todo []shape
+	for _, name := range f.shapes {
+		i := slices.IndexFunc(shapes, func(s shape) bool { return s.name == name })
+		if i < 0 {
+			return fmt.Errorf("-shape: got %q, want some of %s", name, strings.Join(shapeNames(), ", "))
+		}
+		todo = append(todo, shapes[i])
+	}
+	text := dev.String()
+	if a, ok := dev.(interface{ About() string }); ok {
+		text += ": " + a.About()
+	}
+	fmt.Fprintln(w, text)
+	for _, s := range todo {
+		b := bench{benchFlags: f, shape: s, dev: dev, ctx: ctx, out: w, data: newRandomData(s)}
+		if err := b.run(); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+	}
+	return nil
+}
+
+// bench measures one shape.
+type bench struct {
+	*benchFlags
+	shape
+	dev  graph.Device
+	ctx  context.Context
+	out  io.Writer
+	data randomData
+}
+
+func (b *bench) printf(format string, args ...any) { fmt.Fprintf(b.out, format+"\n", args...) }
+
+func (b *bench) run() error {
+	b.printf("%s: experts %d, top %d, hidden %d, intermediate %d, tokens %d", b.name, b.experts, b.topK, b.hidden, b.intermediate, b.tokens)
+	l, err := b.newLayer()
+	if err != nil {
+		return err
+	}
+	prog, err := l.g.Compile(b.dev, graph.Options{})
+	if err != nil {
+		return err
+	}
+	if b.compile {
+		if err := b.compileTimes(prog); err != nil {
+			return err
+		}
+	}
+	if b.products {
+		if err := b.measureProducts(prog); err != nil {
+			return err
+		}
+	}
+	return errors.Join(b.measureLayer(l, prog), l.vars.Free())
+}
+
+// compileTimes prints how long the program's kernels take, where the device compiles any.
+func (b *bench) compileTimes(prog *graph.Program) error {
+	d, ok := b.dev.(interface {
+		CompileTimes(p *graph.Program) (n int, cold, warm time.Duration, err error)
+	})
+	if !ok {
+		return nil
+	}
+	n, cold, warm, err := d.CompileTimes(prog)
+	if err == nil {
+		b.printf("  kernels: %d, compiled in %.2f s, from the disk in %.3f s", n, cold.Seconds(), warm.Seconds())
+	}
+	return err
+}
+
+// layerGraph is a layer, forward and backward, whose output's gradient is an input.
+type layerGraph struct {
+	g     *graph.Graph
+	vars  *graph.Vars
+	x, dy *graph.Value
+}
+
+// newLayer builds the layer with random parameters of variance 1/fan-in.
+func (b *bench) newLayer() (layerGraph, error) {
+	l := layerGraph{g: graph.New(b.name), vars: graph.NewVars(1)}
+	scope := l.vars.Scope("moe")
+	for _, p := range []struct {
+		name  string
+		shape []int
+	}{
+		{"router", []int{b.experts, b.hidden}}, {"fc1", []int{b.experts, 2 * b.intermediate, b.hidden}}, {"fc2", []int{b.experts, b.hidden, b.intermediate}},
+	} {
+		scope.ParamOf(p.name, dtype.BFloat16, b.data.weights(p.shape), p.shape...)
+	}
+	l.x = l.g.Input("x", dtype.BFloat16, b.tokens, b.hidden)
+	l.dy = l.g.Input("dy", dtype.BFloat16, b.tokens, b.hidden)
+	y, _ := nodes.MoELayer(l.x, scope, nodes.MoE{
+		Experts: b.experts, TopK: b.topK, Intermediate: b.intermediate, Params: dtype.BFloat16, Alignment: b.alignment,
+	})
+	l.g.Output("y", y)
+	for i, v := range l.g.GradientsFrom([]*graph.Value{y}, []*graph.Value{l.dy}, append(l.vars.All(), l.x)...).Value {
+		l.g.Output(fmt.Sprintf("grad%d", i), v)
+	}
+	return l, l.g.Err()
+}
+
+// flops are those of the layer's matrix products, forward and backward.
+func (s shape) flops() float64 {
+	return 18 * float64(s.tokens) * float64(s.topK) * float64(s.hidden) * float64(s.intermediate)
+}
+
+// measureLayer prints the layer's times and memory.
+func (b *bench) measureLayer(l layerGraph, prog *graph.Program) error {
+	e, err := b.openLayer(l, prog)
+	if err != nil {
+		return err
+	}
+	captured, err := b.time(e, 1)
+	if err != nil {
+		return errors.Join(err, e.Close())
+	}
+	host := ""
+	if r, ok := e.Runner().(launchTimer); ok {
+		inGo, inC, err := r.LaunchUS(5, 200, func() error { return e.Replay(b.ctx) })
+		if err != nil {
+			return errors.Join(err, e.Close())
+		}
+		host = fmt.Sprintf("; host %.2f us a replay (from C %.2f us)", inGo, inC)
+	}
+	if err := e.Close(); err != nil {
+		return err
+	}
+	start, err := b.warmStart(l)
+	if err != nil {
+		return err
+	}
+	eager, err := b.eager(l)
+	if err != nil {
+		return err
+	}
+	b.printf("  layer forward+backward: %d steps on %d streams: captured %s; eager %s%s", len(prog.Steps()), prog.Streams(),
+		rate(captured, b.flops()), rate(eager, b.flops()), host)
+	b.printf("  start with loaded parameters, from Compile to the first launch: %.3f s", start.Seconds())
+	var outputs, params int64
+	for _, name := range prog.Outputs() {
+		outputs += prog.Output(name).Bytes()
+	}
+	for _, v := range l.vars.All() {
+		params += v.Bytes()
+	}
+	b.printf("  memory: workspaces %.1f MiB (lower bound %.1f, without sharing %.1f), outputs %.1f MiB, parameters %.1f MiB",
+		mib(prog.ArenaBytes()), mib(prog.LowerBound()), mib(prog.WorkspaceSum()), mib(outputs), mib(params))
+	return nil
+}
+
+func mib(n int64) float64 { return float64(n) / (1 << 20) }
+
+// openLayer opens the program with its inputs written.
+func (b *bench) openLayer(l layerGraph, prog *graph.Program) (*graph.Exec, error) {
+	e, err := prog.Exec(l.vars)
+	if err != nil {
+		return nil, err
+	}
+	n := b.tokens * b.hidden
+	if err := errors.Join(e.Write(l.x, b.data.bf16(1, n)), e.Write(l.dy, b.data.bf16(2, n))); err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	return e, nil
+}
+
+// warmStart measures what a new process waits for, with compiled kernels on the disk and parameters in place.
+func (b *bench) warmStart(l layerGraph) (time.Duration, error) {
+	if d, ok := b.dev.(interface{ Purge() error }); ok {
+		if err := d.Purge(); err != nil {
+			return 0, err
+		}
+	}
+	start := time.Now()
+	prog, err := l.g.Compile(b.dev, graph.Options{})
+	if err != nil {
+		return 0, err
+	}
+	e, err := b.openLayer(l, prog)
+	if err != nil {
+		return 0, err
+	}
+	err = e.Replay(b.ctx)
+	took := time.Since(start)
+	return took, errors.Join(err, e.Close())
+}
+
+// eager measures the layer launched node by node.
+func (b *bench) eager(l layerGraph) (time.Duration, error) {
+	prog, err := l.g.Compile(b.dev, graph.Options{Debug: graph.Debug{Eager: true}})
+	if err != nil {
+		return 0, err
+	}
+	e, err := b.openLayer(l, prog)
+	if err != nil {
+		return 0, err
+	}
+	took, err := b.time(e, 1)
+	if err == nil && b.nodeTimes {
+		if r, ok := e.Runner().(interface{ PrintTimes(w io.Writer) error }); ok {
+			err = r.PrintTimes(b.out)
+		}
+	}
+	return took, errors.Join(err, e.Close())
+}
+
+// rate is a time and what it makes of so many floating-point operations.
+func rate(t time.Duration, flops float64) string {
+	return fmt.Sprintf("%.3f ms, %.0f TF", t.Seconds()*1e3, flops/t.Seconds()/1e12)
+}
+
+// launchTimer is a Runner that knows what a launch costs the host.
+type launchTimer interface {
+	LaunchUS(rounds, n int, replay func() error) (inGo, inC float64, err error)
+}
+
+// stopwatch is a Runner with a clock of its own.
+type stopwatch interface {
+	Measure(f func() error) (time.Duration, error)
+}
+
+// time returns the median time of a replay, divided by the number of times that it does its work. Each measurement
+// is of enough replays to take 20 ms.
+func (b *bench) time(e *graph.Exec, per int) (time.Duration, error) {
+	n := 1
+	measure := func() (time.Duration, error) {
+		replays := func() error {
+			for range n {
+				if err := e.Replay(b.ctx); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		if r, ok := e.Runner().(stopwatch); ok {
+			return r.Measure(replays)
+		}
+		start := time.Now()
+		err := replays()
+		return time.Since(start), err
+	}
+	for range 2 { // the first captures
+		took, err := measure()
+		if err != nil {
+			return 0, err
+		}
+		n = max(1, min(200, int(20*time.Millisecond/max(took, time.Microsecond))))
+		n = max(1, n)
+	}
+	var all []time.Duration
+	for range b.rounds {
+		took, err := measure()
+		if err != nil {
+			return 0, err
+		}
+		all = append(all, took/time.Duration(n*per))
+	}
+	slices.Sort(all)
+	return all[len(all)/2], nil
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/moegraph/moegraph/dtype"
+	"github.com/moegraph/moegraph/graph"
+)
+
+// rotateBytes is what the buffers of a measured product take together, at least: several times the second-level cache
+// of any device.
+const rotateBytes = 512 << 20
+
+// measureProducts prints the rate of each matrix product over groups of the program.
+func (b *bench) measureProducts(prog *graph.Program) error {
+	for _, s := range prog.Steps() {
+		if s.Cost.Flops == 0 || !slices.ContainsFunc(s.Op.Operands(), isOffsets) {
+			continue
+		}
+		took, flops, err := b.product(s)
+		if err != nil {
+			return fmt.Errorf("%s %q: %w", s.Op.Kind(), s.Name, err)
+		}
+		b.printf("  %-28s %-18s %8.3f ms %6.0f TF", s.Name, s.Op.Kind(), took*1e3, flops/took/1e12)
+	}
+	return nil
+}
+
+func isOffsets(o graph.Operand) bool { return o.Name == "padded_offsets" || o.Name == "offsets" }
+
+// product measures the step by itself: as many copies of it as rotate past the cache, one after the other, as one
+// program. It returns seconds and the floating-point operations of the rows that tokens fill.
+func (b *bench) product(s *graph.Step) (seconds, flops float64, err error) {
+	copies := int(max(1, min(16, rotateBytes/max(1, s.Cost.Bytes))))
+	g := graph.New(s.Name)
+	inputs := map[*graph.Value]any{}
+	offsets, counts := b.data.groups(b.alignment)
+	for c := range copies {
+		in := make([]*graph.Value, len(s.In))
+		for i, o := range s.Op.Operands() {
+			v := s.In[i]
+			if v == nil {
+				continue
+			}
+			in[i] = g.Input(fmt.Sprintf("%s.%d", o.Name, c), v.DType(), v.Shape()...)
+			switch {
+			case isOffsets(o):
+				inputs[in[i]] = offsets
+			case o.Name == "counts":
+				inputs[in[i]] = counts
+			case v.DType() == dtype.BFloat16:
+				inputs[in[i]] = b.data.bf16(uint64(c*len(s.In)+i), v.Elems())
+			case v.DType() == dtype.Float32:
+				inputs[in[i]] = slices.Repeat([]float32{0.5}, v.Elems())
+			default:
+				return 0, 0, graph.BadDType(o.Name, v.DType(), "bf16 or f32")
+			}
+		}
+		for i, v := range graph.Apply(s.Op, in...) {
+			if s.Out[i] != nil && v != nil {
+				g.Output(fmt.Sprintf("out%d.%d", i, c), v)
+			}
+		}
+	}
+	prog, err := g.Compile(b.dev, graph.Options{Streams: 1, NoFuse: true})
+	if err != nil {
+		return 0, 0, err
+	}
+	e, err := prog.Exec(nil)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { err = errors.Join(err, e.Close()) }()
+	for v, x := range inputs {
+		if err := e.Write(v, x); err != nil {
+			return 0, 0, err
+		}
+	}
+	took, err := b.time(e, copies)
+	rows := s.In[0].Dim(0) // at capacity, as the cost counts them
+	return took.Seconds(), float64(s.Cost.Flops) * float64(b.tokens*b.topK) / float64(rows), err
+}
+
+// randomData makes what is measured with: numbers of a normal distribution, and a routing.
+type randomData struct {
+	shape
+	table []uint16 // bf16, scaled by 1/sqrt(hidden)
+	unit  []uint16 // bf16, of variance 1
+}
+
+// tableLen is a prime, so that pieces that begin at multiples of anything differ.
+const tableLen = 4194301
+
+func newRandomData(s shape) randomData {
+	d := randomData{shape: s, table: make([]uint16, tableLen), unit: make([]uint16, tableLen)}
+	r := rand.New(rand.NewPCG(1, 2))
+	x, y := make([]float32, tableLen), make([]float32, tableLen)
+	for i := range x {
+		x[i] = float32(r.NormFloat64())
+		y[i] = x[i] / float32(math.Sqrt(float64(s.hidden)))
+	}
+	dtype.EncodeBF16(d.unit, x)
+	dtype.EncodeBF16(d.table, y)
+	return d
+}
+
+// bf16 returns n numbers of variance 1.
+func (d *randomData) bf16(seed uint64, n int) []uint16 {
+	x := make([]uint16, n)
+	fillFrom(x, d.unit, seed)
+	return x
+}
+
+func fillFrom(dst, table []uint16, seed uint64) {
+	at := int(seed * 1000003 % tableLen)
+	for len(dst) > 0 {
+		n := copy(dst, table[at:])
+		dst, at = dst[n:], 0
+	}
+}
+
+// weights starts a bf16 variable with numbers of variance 1/hidden, an expert at a time.
+func (d *randomData) weights(shape []int) graph.Init {
+	return graph.From(shape[0], func(piece int, dst []byte) error {
+		fillFrom(graph.View[uint16](dst), d.table, uint64(piece+7))
+		return nil
+	})
+}
+
+// groups returns offsets and counts of the top k of random logits.
+func (d *randomData) groups(alignment int) (offsets, counts []int32) {
+	r := rand.New(rand.NewPCG(3, 4))
+	counts = make([]int32, d.experts)
+	type choice struct {
+		logit  float64
+		expert int
+	}
+	logits := make([]choice, d.experts)
+	for range d.tokens {
+		for e := range logits {
+			logits[e] = choice{r.NormFloat64(), e}
+		}
+		slices.SortFunc(logits, func(a, b choice) int {
+			if a.logit > b.logit {
+				return -1
+			}
+			return 1
+		})
+		for _, c := range logits[:d.topK] {
+			counts[c.expert]++
+		}
+	}
+	at := int32(0)
+	for _, n := range counts {
+		at += (n + int32(alignment) - 1) / int32(alignment) * int32(alignment)
+		offsets = append(offsets, at)
+	}
+	return offsets, counts
+}

@@ -1,0 +1,117 @@
+//go:build gpu
+
+package cudadev
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/moegraph/moegraph/graph"
+	"github.com/moegraph/moegraph/internal/cuda"
+)
+
+var errUsage = graph.ErrUsage
+
+// eager launches step by step instead of as one graph, for debugging: the streams and events are those of a capture,
+// and each step is timed.
+type eager struct {
+	r     *Runner
+	lanes *lanes
+	start []*cuda.Event // of each step
+	end   []*cuda.Event
+	sync  bool // wait for each step, so that the error of one names it
+	ran   bool
+}
+
+func (r *Runner) newEager(sync bool) (e *eager, err error) {
+	e = &eager{r: r, sync: sync}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, e.close())
+		}
+	}()
+	if e.lanes, err = r.newLanes(r.stream, false); err != nil {
+		return nil, err
+	}
+	for range r.steps {
+		for _, list := range []*[]*cuda.Event{&e.start, &e.end} {
+			ev, err := r.d.dev.NewEvent(true)
+			if err != nil {
+				return nil, err
+			}
+			*list = append(*list, ev)
+		}
+	}
+	return e, nil
+}
+
+// run issues all steps; on another stream than the Exec's that one is the origin.
+func (e *eager) run(on *cuda.Stream) error {
+	l := *e.lanes
+	l.streams = append([]*cuda.Stream{on}, l.streams[1:]...)
+	e.ran = true
+	return e.r.issue(&l, nil, func(step int, on *cuda.Stream, before bool) error {
+		if before {
+			return on.Record(e.start[step])
+		}
+		if err := on.Record(e.end[step]); err != nil || !e.sync {
+			return err
+		}
+		return on.Synchronize()
+	})
+}
+
+func (e *eager) close() error {
+	var errs error
+	for _, ev := range append(e.start, e.end...) {
+		errs = errors.Join(errs, ev.Close())
+	}
+	if e.lanes != nil {
+		errs = errors.Join(errs, e.lanes.close(e.r.stream))
+	}
+	return errs
+}
+
+// StepTime is how long a step took, from when its stream reached it.
+type StepTime struct {
+	Name, Kind string
+	Stream     int
+	Time       time.Duration
+}
+
+// Times waits for the last replay and returns the time of each step. It takes Options.Debug.Eager or
+// MOEGRAPH_EAGER.
+func (r *Runner) Times() ([]StepTime, error) {
+	if r.eager == nil || !r.eager.ran {
+		return nil, fmt.Errorf("%w: program %q: times are of replays node by node: set Options.Debug.Eager, and replay", errUsage, r.name)
+	}
+	if err := r.Wait(); err != nil {
+		return nil, err
+	}
+	times := make([]StepTime, len(r.steps))
+	for i, s := range r.steps {
+		t, err := r.eager.start[i].Elapsed(r.eager.end[i])
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", s.Name, err)
+		}
+		times[i] = StepTime{s.Name, s.Op.Kind(), s.Stream, t}
+	}
+	return times, nil
+}
+
+// PrintTimes writes the time of each step, and their sum.
+func (r *Runner) PrintTimes(w io.Writer) error {
+	times, err := r.Times()
+	if err != nil {
+		return err
+	}
+	var sum time.Duration
+	for _, t := range times {
+		fmt.Fprintf(w, "    %9.1f us  stream %d  %-20s %s\n", float64(t.Time)/1e3, t.Stream, t.Kind, t.Name)
+		sum += t.Time
+	}
+	fmt.Fprintf(w, "    %9.1f us  in all\n", float64(sum)/1e3)
+	return nil
+}

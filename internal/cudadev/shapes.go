@@ -1,0 +1,45 @@
+package cudadev
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/moegraph/moegraph/graph"
+)
+
+// Shape is a mixture-of-experts layer by its sizes.
+type Shape struct {
+	Name    string
+	Experts int // E
+	TopK    int // k
+	Hidden  int // H
+	Inter   int // I
+	Tokens  int // T
+}
+
+// Flops returns what the matrix products of forward and backward take.
+func (s Shape) Flops() float64 {
+	return 18 * float64(s.Tokens) * float64(s.TopK) * float64(s.Hidden) * float64(s.Inter)
+}
+
+// Shapes are the layers that are measured: those of public models, and a small one.
+var Shapes = []Shape{
+	{"mixtral", 8, 2, 4096, 14336, 8192},
+	{"qwen3-30b", 128, 8, 2048, 768, 16384},
+	{"olmoe", 64, 8, 2048, 1024, 16384},
+	{"dsv3-ep8", 32, 8, 7168, 2048, 4096},
+	{"gpt-oss-20b", 32, 4, 2880, 2880, 8192},
+	{"small", 8, 2, 1024, 2048, 512},
+}
+
+// FindShape returns the shape of that name.
+func FindShape(name string) (Shape, error) {
+	var names []string
+	for _, s := range Shapes {
+		if s.Name == name {
+			return s, nil
+		}
+		names = append(names, s.Name)
+	}
+	return Shape{}, fmt.Errorf("shape: %w", graph.BadShape("name", fmt.Sprintf("%q", name), "one of %s", strings.Join(names, ", ")))
+}

@@ -1,0 +1,5 @@
+//go:build !linux
+
+package host
+
+func machineBytes() int64 { return maxBytes }

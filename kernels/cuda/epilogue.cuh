@@ -1,0 +1,72 @@
+// What the epilogues of matrix products share: a warp's accumulators, sixteen rows at a time, go through shared memory, so
+// that a lane gets eight neighbouring columns of one row and reads and writes 16 bytes at once.
+#pragma once
+#include "pipeline.cuh"
+
+// A warp's stage: 16 rows of 64 floats. Eight columns stay together; their place depends on the row, and the halves of the
+// last four eights are swapped, so that neither side meets a bank twice.
+struct Stage {
+    float value[16 * 64];
+
+    // Where four columns from col (a multiple of 4) on lie.
+    static __device__ __forceinline__ int place(int row, int col) {
+        return row * 64 + (col ^ ((row & 3) << 3) ^ ((col & 32) >> 3));
+    }
+
+    __device__ __forceinline__ void put(const float (&piece)[8][4], float factor) {
+        const int lane = threadIdx.x % 32, row = lane / 4, col = lane % 4 * 2;
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            // Pairs of columns move with the four that hold them.
+            const int at = place(row, 8 * j + (col & 4)) + (col & 3), below = place(row + 8, 8 * j + (col & 4)) + (col & 3);
+            *reinterpret_cast<float2*>(value + at) = make_float2(piece[j][0] * factor, piece[j][1] * factor);
+            *reinterpret_cast<float2*>(value + below) = make_float2(piece[j][2] * factor, piece[j][3] * factor);
+        }
+    }
+
+    __device__ __forceinline__ void get(float (&v)[8], int row, int col) const {
+        const float4 x = *reinterpret_cast<const float4*>(value + place(row, col));
+        const float4 y = *reinterpret_cast<const float4*>(value + place(row, col + 4));
+        v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
+        v[4] = y.x, v[5] = y.y, v[6] = y.z, v[7] = y.w;
+    }
+};
+
+// Calls body(i, row) for rows [16i, 16i+16) of the accumulators times factor, with kLanes lanes a row, each with eight of its
+// 8*kLanes columns: row is that in the stage. All lanes of the warp call it together. Passes over the stage are unrolled
+// kUnroll times.
+template <int kLanes, int kRows, int kUnroll = 8, class Body>
+__device__ __forceinline__ void for_staged(Stage& stage, const Accumulators<kRows>& acc, float factor, Body body) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kRows / 16; i++) {
+        __syncwarp();
+        stage.put(acc[i], factor);
+        __syncwarp();
+#pragma unroll kUnroll
+        for (int pass = 0; pass < kLanes / 2; pass++) {
+            body(i, pass * (32 / kLanes) + lane / kLanes);
+        }
+    }
+}
+
+// A factor for each of a warp's rows, loaded at once and handed to the lanes that need it.
+template <int kRows>
+struct RowFactors {
+    float value[ceil_div(kRows, 32)];
+
+    // Those from *first on, of which count exist; all 1 where there are none.
+    __device__ __forceinline__ RowFactors(bool given, const float* first, int count) {
+#pragma unroll
+        for (int h = 0; h < ceil_div(kRows, 32); h++) {
+            const int row = h * 32 + threadIdx.x % 32;
+            value[h] = given && row < count ? first[row] : 1.0f;
+        }
+    }
+
+    // That of row 16i+row. All lanes of the warp call it together.
+    __device__ __forceinline__ float at(int i, int row) const { return __shfl_sync(0xffffffffu, value[i / 2], i % 2 * 16 + row); }
+};
+
+// value[i], 1 where there is none.
+__device__ __forceinline__ float factor_of(bool given, const float* value, i64 i) { return given ? value[i] : 1.0f; }

@@ -1,0 +1,171 @@
+// The main loop of every matrix product: persistent thread blocks, each of which takes tiles gridDim.x apart; a ring of
+// kStages slots in shared memory that cp.async fills ahead, across the borders of tiles, so that an epilogue runs while the
+// next tile's operands arrive.
+//
+// Spec: T; kTileM, kTileN; kWarpM, the rows of a warp, whose columns are 64; kStages; kTailed; A and B, as Loader wants them.
+// Work: int tiles(); Tile tile(int); Source<T> a(tile), b(tile). Tile: int depth, the length of the reduction, 0 for none; int
+// rows, those that need a product. Every warp calls epilogue.begin(tile, warp_m, warp_n) before the product and epilogue(tile, warp_m,
+// warp_n, accumulators) after it.
+//
+// Every warp copies and multiplies. One block of the reduction, in four steps (with fragments, which are loaded a step ahead):
+//   steps 0-2   load the next step's fragments; copy quarters 1-3 of the block kStages-1 ahead; multiply
+//   step 3      wait for the next block, barrier, load its first fragments, copy quarter 0 into the slot just freed; multiply
+#pragma once
+#include "mma_simt.cuh"
+
+template <class Spec>
+struct Shape {
+    static constexpr int kWarpsM = Spec::kTileM / Spec::kWarpM, kWarpsN = Spec::kTileN / 64;
+    static constexpr int kThreads = kWarpsM * kWarpsN * 32;
+    static constexpr int kTileBytesA = Spec::kTileM * 128, kTileBytesB = Spec::kTileN * 128;
+    static constexpr int kSlotBytes = kTileBytesA + kTileBytesB;
+    static constexpr int kBlock = Depth<typename Spec::T>::kBlock;
+    static_assert(Spec::kTileM % Spec::kWarpM == 0 && Spec::kTileN % 64 == 0 && Spec::kWarpM % 16 == 0, "tiles of whole warps");
+    static_assert(Spec::kStages >= 2, "a slot is filled while another is read");
+};
+
+// Fills the ring. Quarters of a block are issued one by one, in order.
+template <class Spec, class Work>
+struct Feeder {
+    using S = Shape<Spec>;
+    using LoaderA = Loader<typename Spec::A, S::kThreads, Spec::kTailed>;
+    using LoaderB = Loader<typename Spec::B, S::kThreads, Spec::kTailed>;
+    static_assert(LoaderA::kPasses % 4 == 0 && LoaderB::kPasses % 4 == 0, "quarters of whole passes");
+
+    const Work& work;
+    LoaderA a;
+    LoaderB b;
+    int next, left;  // the tile after the current one; what remains of the current reduction, 0 when all work is done
+    u32 base, slot;
+
+    __device__ __forceinline__ Feeder(const Work& w, u32 slots) : work(w), next(blockIdx.x), base(slots), slot(slots) { find(); }
+
+    __device__ __forceinline__ void issue(int quarter) {
+        if (left > 0) {
+#pragma unroll
+            for (int i = 0; i < LoaderA::kPasses / 4; i++) {
+                a.copy(slot, quarter * (LoaderA::kPasses / 4) + i, left);
+            }
+#pragma unroll
+            for (int i = 0; i < LoaderB::kPasses / 4; i++) {
+                b.copy(slot + S::kTileBytesA, quarter * (LoaderB::kPasses / 4) + i, left);
+            }
+        }
+        if (quarter == 3) {
+            ptx::cp_async_commit();
+            slot = slot == base + (Spec::kStages - 1) * S::kSlotBytes ? base : slot + S::kSlotBytes;
+            if (left > S::kBlock) {
+                left -= S::kBlock;
+                a.advance();
+                b.advance();
+            } else if (left > 0) {
+                find();
+            }
+        }
+    }
+
+    __device__ __forceinline__ void issue() {
+#pragma unroll
+        for (int quarter = 0; quarter < 4; quarter++) {
+            issue(quarter);
+        }
+    }
+
+private:
+    // Goes to this block's next tile that has a product.
+    __device__ __forceinline__ void find() {
+        left = 0;
+        while (left == 0 && next < work.tiles()) {
+            const typename Work::Tile t = work.tile(next);
+            next += gridDim.x;
+            if (t.depth > 0) {
+                left = t.depth;
+                a.start(work.a(t));
+                b.start(work.b(t));
+            }
+        }
+    }
+};
+
+template <class Spec, class Work, class Epilogue>
+__device__ __forceinline__ void multiply_tiles(unsigned char* slots, const Work& work, Epilogue& epilogue) {
+    using S = Shape<Spec>;
+    using Warp = WarpProduct<typename Spec::T, Spec::kWarpM, Spec::A::kMajor, Spec::B::kMajor>;
+    const int warp = threadIdx.x / 32, warp_m = warp % S::kWarpsM, warp_n = warp / S::kWarpsM;
+    const u32 base = ptx::shared_address(slots);
+    const Warp product(warp_m, warp_n);
+    u32 slot = base;  // being read
+    const auto freed = [&] {  // the next block has arrived for all threads, and all have done with this one
+        ptx::cp_async_wait<Spec::kStages - 2>();
+        __syncthreads();
+        slot = slot == base + (Spec::kStages - 1) * S::kSlotBytes ? base : slot + S::kSlotBytes;
+    };
+
+    Feeder<Spec, Work> feeder(work, base);
+    for (int i = 0; i < Spec::kStages - 1; i++) {
+        feeder.issue();
+    }
+    ptx::cp_async_wait<Spec::kStages - 2>();
+    __syncthreads();
+    if constexpr (Warp::kFragments) {
+        feeder.issue(0);
+    } else {
+        feeder.issue();
+    }
+
+    for (int index = blockIdx.x; index < work.tiles(); index += gridDim.x) {
+        const typename Work::Tile tile = work.tile(index);
+        const int blocks = ceil_div(tile.depth, S::kBlock);
+        const bool idle = warp_m * Spec::kWarpM >= tile.rows;
+        epilogue.begin(tile, warp_m, warp_n);
+        Accumulators<Spec::kWarpM> acc;
+#pragma unroll
+        for (int i = 0; i < Spec::kWarpM / 16; i++) {
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+#pragma unroll
+                for (int c = 0; c < 4; c++) {
+                    acc[i][j][c] = 0;
+                }
+            }
+        }
+        if constexpr (Warp::kFragments) {
+            if (idle) {
+                for (int block = 0; block < blocks; block++) {
+                    feeder.issue(1);
+                    feeder.issue(2);
+                    feeder.issue(3);
+                    freed();
+                    feeder.issue(0);
+                }
+            } else {
+                typename Warp::Fragments fragments[2];
+                product.load(fragments[0], slot, slot + S::kTileBytesA, 0);
+                for (int block = 0; block < blocks; block++) {
+#pragma unroll
+                    for (int step = 0; step < 4; step++) {
+                        if (step == 3) {
+                            freed();
+                        }
+                        product.load(fragments[(step + 1) % 2], slot, slot + S::kTileBytesA, (step + 1) % 4);
+                        feeder.issue((step + 1) % 4);
+                        Warp::multiply(acc, fragments[step % 2]);
+                    }
+                }
+            }
+        } else {
+            for (int block = 0; block < blocks; block++) {
+                if (!idle) {
+#pragma unroll 1
+                    for (int step = 0; step < Warp::kSteps; step++) {
+                        product.multiply(acc, slot, slot + S::kTileBytesA, step);
+                    }
+                }
+                freed();
+                feeder.issue();
+            }
+        }
+        epilogue(tile, warp_m, warp_n, acc);
+    }
+    ptx::cp_async_wait<0>();
+}

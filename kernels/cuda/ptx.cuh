@@ -1,0 +1,137 @@
+// Every line of inline PTX, one small wrapper an instruction. Sections are those of the PTX ISA 8.x manual. All of
+// it runs on sm_80 and later. A wrapper that reads or writes memory behind the compiler's back clobbers memory.
+#pragma once
+
+namespace ptx {
+
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+
+// The block's dynamic shared memory.
+__device__ __forceinline__ unsigned char* dynamic_shared() {
+    extern __shared__ __align__(1024) unsigned char bytes[];
+    return bytes;
+}
+
+// The address inside the shared window that the instructions below take.
+__device__ __forceinline__ u32 shared_address(const void* p) {
+    return static_cast<u32>(__cvta_generic_to_shared(p));
+}
+
+// 9.7.9.25.3 cp.async (sm_80): 16 bytes from global to shared memory, past L1. Complete for the issuing thread
+// after a wait on its group, for others after a barrier that follows.
+__device__ __forceinline__ void cp_async16(u32 dst, const void* src) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
+}
+
+// The same for the first bytes (0 to 16) of the source; the rest of the destination becomes zero. With 0 the source
+// is not read.
+__device__ __forceinline__ void cp_async16(u32 dst, const void* src, u32 bytes) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes) : "memory");
+}
+
+// Closes the group of the copies issued since the last commit; it may be empty.
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most kPending of the newest groups are unfinished.
+template <int kPending>
+__device__ __forceinline__ void cp_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// 9.7.9.15 prefetch: asks for the line of the address to be brought to the L2 cache; nothing waits for it.
+__device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+// 9.7.8.9 st.shared of 16 bytes.
+__device__ __forceinline__ void st_shared16(u32 dst, const u32 (&v)[4]) {
+    asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(dst), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+}
+
+// 9.7.8.8 ld.shared of one float.
+__device__ __forceinline__ float ld_shared(u32 src) {
+    float v;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(src) : "memory");
+    return v;
+}
+
+// 9.7.14.5.15 ldmatrix (sm_75): four 8x8 matrices of 16-bit elements. Lanes 8i to 8i+7 hold the addresses of the rows of
+// matrix i. Lane l gets in r[i] elements 2(l%4) and 2(l%4)+1 of row l/4 of matrix i.
+__device__ __forceinline__ void ldmatrix_x4(u32 (&r)[4], u32 row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(row)
+                 : "memory");
+}
+
+// The same of the transposed matrices: lane l gets in r[i] elements l/4 of rows 2(l%4) and 2(l%4)+1 of matrix i.
+__device__ __forceinline__ void ldmatrix_x4_trans(u32 (&r)[4], u32 row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(row)
+                 : "memory");
+}
+
+// 9.7.14.5.8 mma.m16n8k16 (sm_80): d += a b with float32 sums. With g = lane/4 and q = lane%4 a lane holds
+//   a: rows g, g+8, g, g+8 of columns 2q, 2q, 2q+8, 2q+8 (and the next column in the upper half)
+//   b: rows 2q, 2q+8 (and the next row in the upper half) of column g
+//   d: (g,2q) (g,2q+1) (g+8,2q) (g+8,2q+1)
+__device__ __forceinline__ void mma_bf16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void mma_f16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// 9.7.9.21 cvt: two floats to bf16 (sm_80) or f16, to nearest even, the first in the lower half. A NaN becomes 0x7fff; f16
+// overflows to Inf.
+__device__ __forceinline__ u32 pack_bf16(float low, float high) {
+    u32 r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+
+__device__ __forceinline__ u32 pack_f16(float low, float high) {
+    u32 r;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+
+__device__ __forceinline__ u16 to_bf16(float x) {
+    u16 r;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(x));
+    return r;
+}
+
+__device__ __forceinline__ u16 to_f16(float x) {
+    u16 r;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(x));
+    return r;
+}
+
+__device__ __forceinline__ float from_f16(u16 x) {
+    float r;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x));
+    return r;
+}
+
+// 9.7.3.20 ex2.approx: 2^x within 2 units in the last place, subnormals included.
+__device__ __forceinline__ float exp2_approx(float x) {
+    float r;
+    asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+
+// 9.7.3.14 rcp.approx: 1/x within 1 unit in the last place.
+__device__ __forceinline__ float rcp_approx(float x) {
+    float r;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+
+}  // namespace ptx

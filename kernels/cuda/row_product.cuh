@@ -1,0 +1,153 @@
+// Products whose rows belong to groups: A (M,K) row-major, its rows those of the groups one after the other, times the group's
+// B, (N,K) or with NMajor (K,N).
+//
+// Tiles: kTileM rows of one group by kTileN columns, in bands of Band row tiles. Shared memory: the ring, a stage a warp, the
+// groups. Every warp does everything (pipeline.cuh).
+//
+// P, the constants: OperandType; E, K, N; TileM, TileN, WarpM, Stages, Band, SharedBytes; NMajor; Ptrs: b holds E addresses;
+// UpRow: N/2 for weights [gate; up], else 0.
+#pragma once
+#include "epilogue.cuh"
+#include "tile.cuh"
+
+template <class P>
+struct RowSpec {
+    using T = typename P::OperandType;
+    static constexpr int kTileM = P::TileM, kTileN = P::TileN, kWarpM = P::WarpM, kStages = P::Stages;
+    static constexpr bool kTailed = P::K % Depth<T>::kBlock != 0;
+    struct A {
+        using T = typename P::OperandType;
+        static constexpr int kRows = kTileM;
+        static constexpr Major kMajor = kReduction;
+        static constexpr i64 kLd = P::K, kUpRow = 0;
+        static constexpr bool kVector = P::K % Depth<T>::kChunk == 0, kFull = false;
+    };
+    struct B {
+        using T = typename P::OperandType;
+        static constexpr int kRows = kTileN;
+        static constexpr Major kMajor = P::NMajor ? kOuter : kReduction;
+        static constexpr i64 kLd = P::NMajor ? P::N : P::K, kUpRow = P::UpRow;
+        static constexpr bool kVector = kLd % Depth<T>::kChunk == 0, kFull = P::N % kTileN == 0;
+    };
+};
+
+template <class P>
+struct RowWork {
+    using T = typename P::OperandType;
+    static constexpr int kCols = ceil_div(P::N, P::TileN);
+
+    struct Tile : RowTile {
+        int col;    // first column
+        int depth;  // of the reduction: none where all rows are padding
+        int rows;   // real ones
+    };
+
+    const Groups<P::E>& groups;
+    const T* left;
+    const void* right;
+
+    __device__ __forceinline__ int tiles() const { return groups.tiles[P::E] * kCols; }
+
+    __device__ __forceinline__ Tile tile(int index) const {
+        const int g = groups.find(index / kCols), first = groups.tiles[g];
+        int row, col;
+        banded<P::Band>(index - first * kCols, groups.tiles[g + 1] - first, kCols, row, col);
+        Tile t;
+        static_cast<RowTile&>(t) = groups.template at<P::TileM>(g, first + row);
+        t.col = col * P::TileN;
+        t.rows = t.mid - t.first;
+        t.depth = t.rows > 0 ? P::K : 0;
+        return t;
+    }
+
+    __device__ __forceinline__ Source<T> a(const Tile& t) const {
+        return {left + static_cast<i64>(t.first) * P::K, P::K, t.rows};
+    }
+
+    __device__ __forceinline__ Source<T> b(const Tile& t) const {
+        const T* weight = P::Ptrs ? reinterpret_cast<const T*>(static_cast<const u64*>(right)[t.group])
+                                  : static_cast<const T*>(right) + static_cast<i64>(t.group) * P::N * P::K;
+        const i64 row = P::UpRow != 0 ? t.col / 2 : t.col;
+        return {weight + (P::NMajor ? row : row * P::K), P::NMajor ? P::N : P::K, P::N - t.col};
+    }
+};
+
+template <class P>
+struct RowSmem {
+    using S = Shape<RowSpec<P>>;
+    alignas(128) unsigned char slots[P::Stages][S::kSlotBytes];
+    Stage stages[S::kThreads / 32];
+    Groups<P::E> groups;
+};
+
+// The whole kernel but for the epilogue, which it builds over the shared memory.
+template <class P, class MakeEpilogue>
+__device__ __forceinline__ void row_product(const typename P::OperandType* a, const void* b, const int* offsets, const int* counts,
+                                            const int limit, MakeEpilogue make) {
+    using Smem = RowSmem<P>;
+    static_assert(sizeof(Smem) == P::SharedBytes, "the launch gives SharedBytes of shared memory");
+    Smem& smem = *reinterpret_cast<Smem*>(ptx::dynamic_shared());
+    smem.groups.template read<P::TileM>(offsets, counts, limit);
+    const RowWork<P> work{smem.groups, a, b};
+    auto epilogue = make(smem);
+    multiply_tiles<RowSpec<P>>(&smem.slots[0][0], work, epilogue);
+}
+
+// D and C of section 4: C = alpha A B^T (+ prob bias); D = prob C without a bias, else C.
+//
+// P also has BiasType, DType, CType and HasAlpha, HasProb, HasBias, HasD, HasC.
+template <class P>
+struct PlainEpilogue {
+    using Tile = typename RowWork<P>::Tile;
+    static constexpr bool kVector = P::N % 8 == 0;
+
+    Stage* stages;
+    const float* alpha;
+    const float* prob;
+    const typename P::BiasType* bias;
+    typename P::DType* d;
+    typename P::CType* c;
+
+    __device__ __forceinline__ void begin(const Tile&, int, int) const {}
+
+    __device__ __forceinline__ void operator()(const Tile& t, int warp_m, int warp_n, const Accumulators<P::WarpM>& acc) const {
+        const int first = warp_m * P::WarpM, rows = t.last - t.first, lane_col = threadIdx.x % 8 * 8;
+        const int col = t.col + warp_n * 64 + lane_col, n = clamp_of(P::N - col, 0, 8);
+        if (first >= rows || t.col + warp_n * 64 >= P::N) {
+            return;
+        }
+        Stage& stage = stages[threadIdx.x / 32];
+        float b[8];
+        if constexpr (P::HasBias) {
+            load8<kVector>(b, bias + static_cast<i64>(t.group) * P::N + col, n);
+        }
+        const RowFactors<P::WarpM> factors(P::HasProb, prob + t.first + first, t.rows - first);
+        for_staged<8, P::WarpM>(stage, acc, factor_of(P::HasAlpha, alpha, t.group), [&](int i, int staged) {
+            const float p = factors.at(i, staged);
+            const int row = first + i * 16 + staged;
+            if (row >= rows || n == 0) {
+                return;
+            }
+            const i64 at = static_cast<i64>(t.first + row) * P::N + col;
+            float v[8] = {};
+            if (row < t.rows) {
+                stage.get(v, staged, lane_col);
+                if constexpr (P::HasBias) {
+                    add_scaled(v, b, p);
+                }
+            }
+            if constexpr (P::HasC) {
+                store8<kVector>(c + at, v, n);
+            }
+            if constexpr (P::HasD) {
+                if constexpr (!P::HasBias && P::HasProb) {
+#pragma unroll
+                    for (int k = 0; k < 8; k++) {
+                        v[k] *= p;
+                    }
+                }
+                store8<kVector>(d + at, v, n);
+            }
+        });
+    }
+};

@@ -1,0 +1,18 @@
+// Names that constants of Params may refer to: every stub includes this first.
+#pragma once
+
+struct bf16;  // numeric.cuh
+struct f16;
+
+// Which axis of an operand of a matrix product is contiguous in memory.
+enum Major {
+    kReduction,  // the axis that is summed over
+    kOuter,      // the other one
+};
+
+// The order of gate and up columns (nodes.Layout).
+enum GLULayout {
+    kInterleaved32,  // blocks of 32 gate, 32 up
+    kConcat,         // all gate, then all up
+    kPairs,          // gate and up alternate
+};
