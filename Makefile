@@ -1,6 +1,6 @@
 # moegraph: see README.md. `make` builds, `make test` tests, `make lint` checks, `make bench` measures.
 
-.PHONY: build test race lint cross bench run clean gpu gpu-test gpu-lint gpu-bundle cuda-headers
+.PHONY: build test race lint cross bench run clean gpu gpu-test gpu-lint compile-all gpu-bundle cuda-headers
 
 build:
 	go build ./...
@@ -16,6 +16,7 @@ race:
 lint:
 	test -z "$$(gofmt -l .)" || { gofmt -d .; exit 1; }
 	go vet ./...
+	go vet -tags openblas ./internal/host
 	go tool staticcheck ./...
 
 # Every system we claim to build for.
@@ -40,6 +41,10 @@ gpu:
 # The packages that the tag changes, and their users.
 gpu-test:
 	$(GPU) go test -tags gpu $$(go list -tags gpu -f '{{.ImportPath}} {{join .Deps " "}} {{join .TestImports " "}}' ./... | awk '/internal\/(cuda|nvrtc)/ {print $$1}')
+
+# Every specialization for every architecture; long. It needs NVRTC, and no GPU.
+compile-all:
+	$(GPU) go test -tags gpu -timeout 2h -run TestCompileAll ./nodes
 
 gpu-lint:
 	$(GPU) go vet -tags gpu ./... && go tool staticcheck -tags gpu ./...

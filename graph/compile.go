@@ -62,7 +62,7 @@ type compilation struct {
 
 // passes, in order. Pruning and dropping come first so that fusing sees only uses that count; dropping comes again
 // since fusing removes uses; dependencies before streams; streams before memory, because two buffers
-// may share bytes only if the streams' order allows it.
+// may share bytes only if the streams' order allows it; launches last, because they depend on all of it.
 var passes = []struct {
 	name string
 	run  func(*compilation) error
@@ -76,6 +76,7 @@ var passes = []struct {
 	{"streams", (*compilation).streams},
 	{"memory", (*compilation).place},
 	{"verify", (*compilation).verify},
+	{"launches", (*compilation).launches},
 }
 
 // Compile plans the graph for a device. It returns the first mistake that was made while building. The graph
@@ -245,6 +246,15 @@ func (c *compilation) checkDevice() error {
 			s.scratch = sc.Scratch(n)
 		}
 		s.Cost = costOf(n)
+	}
+	return nil
+}
+
+// launches lets a device that has a Validate method refuse what only a whole plan shows, such as a combination of
+// formats for which an operator has no kernel.
+func (c *compilation) launches() error {
+	if d, ok := c.dev.(interface{ Validate(p *Program) error }); ok {
+		return d.Validate(c.prog)
 	}
 	return nil
 }

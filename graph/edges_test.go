@@ -173,7 +173,7 @@ func TestInput_HalfBytes(t *testing.T) {
 	e := open(t, compile(t, g, graph.Options{}), nil)
 	check(t, e.Write(x, []uint8{0x21, 0x43, 0x65, 0x87, 0xa9, 0xcb}))
 	replay(t, e)
-	if got := read(t, e, x); !slices.Equal(got, []float32{0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2}) {
+	if got := read(t, e, x); !slices.Equal(got, []float32{0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2}) {
 		t.Errorf("got %v", got)
 	}
 }

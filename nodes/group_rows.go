@@ -27,9 +27,9 @@ func (r groupRows) apply(o groupMap, x, with *graph.Value) *graph.Value {
 	return graph.Apply(o, x, r.offsets, r.counts, with)[0]
 }
 
-// scale returns prob[m] * x[m,:] in the format of x.
-func (r groupRows) scale(x, prob *graph.Value) *graph.Value {
-	return r.apply(groupMap{Op: "scale_rows", DType: x.DType()}, x, prob)
+// scale returns prob[m] * x[m,:] in format dt.
+func (r groupRows) scale(x, prob *graph.Value, dt dtype.DType) *graph.Value {
+	return r.apply(groupMap{Op: "scale_rows", DType: dt}, x, prob)
 }
 
 // dot returns the sum over n of x[m,n] z[m,n].

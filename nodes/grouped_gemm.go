@@ -203,8 +203,7 @@ func (o groupedGEMM) Gradient(n *graph.Node, grads []*graph.Value) []*graph.Valu
 		}
 	} else {
 		if prob != nil && dG != nil {
-			out[gemmProb] = rows.dot(dG, n.Out(1))
-			dG = rows.scale(dG, prob)
+			return o.probGradient(n, rows, dG, dC, out)
 		}
 		dG = addNonNil(dG, dC)
 	}
@@ -213,19 +212,45 @@ func (o groupedGEMM) Gradient(n *graph.Node, grads []*graph.Value) []*graph.Valu
 	return out
 }
 
-// gemmGradients appends dA = alpha * dG B and dB = alpha * dG^T A, for G = alpha A B^T.
-func gemmGradients(n *graph.Node, k weightKind, align int, l Launch, dG, alpha *graph.Value, out []*graph.Value) {
-	g, a := n.Graph(), n.In(gemmA)
-	offsets, counts := n.In(gemmOffsets), n.In(gemmCounts)
+// probGradient is the gradient of D = prob * G. With X = alpha * dD B, in float32, dprob[m] = sum_k X[m,k] A[m,k],
+// which is sum_n dD[m,n] G[m,n] without a rounded G, and dA = prob * X.
+func (o groupedGEMM) probGradient(n *graph.Node, rows groupRows, dD, dC *graph.Value, out []*graph.Value) []*graph.Value {
+	a, prob, alpha := n.In(gemmA), n.In(gemmProb), n.In(gemmAlpha)
+	x := o.dgrad(n, as(n.Graph(), dD, a.DType()), alpha, statType(a.DType()))
+	out[gemmProb] = rows.dot(x, a)
+	dA := rows.scale(x, prob, a.DType())
+	dG := addNonNil(rows.scale(dD, prob, a.DType()), dC)
+	if dC != nil {
+		dA = Add(dA, o.dgrad(n, as(n.Graph(), dC, a.DType()), alpha, a.DType()))
+	}
+	gemmGradients(n, o.Weights, o.Align, o.Launch, as(n.Graph(), dG, a.DType()), alpha, out)
+	out[gemmA] = dA // what gemmGradients made for A is not used, and so not computed
+	return out
+}
+
+// dgrad returns alpha * dG B in format dt.
+func (o groupedGEMM) dgrad(n *graph.Node, dG, alpha *graph.Value, dt dtype.DType) *graph.Value {
+	t := o.Weights
+	t.NMajor, t.N = !t.NMajor, n.In(gemmA).Dim(1)
+	n.Graph().NameNext("dgrad")
+	return graph.Apply(groupedGEMM{Weights: t, Align: o.Align, D: dt, C: dt, Launch: o.Launch},
+		append([]*graph.Value{dG, n.In(gemmOffsets), n.In(gemmCounts), alpha, nil, nil}, weightsOf(n)...)...)[0]
+}
+
+// weightsOf returns the weight operands of a grouped GEMM.
+func weightsOf(n *graph.Node) []*graph.Value {
 	var b []*graph.Value
 	for i := gemmB; n.In(i) != nil; i++ {
 		b = append(b, n.In(i))
 	}
-	t := k
-	t.NMajor, t.N = !k.NMajor, a.Dim(1)
-	g.NameNext("dgrad")
-	out[gemmA] = graph.Apply(groupedGEMM{Weights: t, Align: align, D: a.DType(), C: a.DType(), Launch: l},
-		append([]*graph.Value{dG, offsets, counts, alpha, nil, nil}, b...)...)[0]
+	return b
+}
+
+// gemmGradients appends dA = alpha * dG B and dB = alpha * dG^T A, for G = alpha A B^T.
+func gemmGradients(n *graph.Node, k weightKind, align int, l Launch, dG, alpha *graph.Value, out []*graph.Value) {
+	g, a := n.Graph(), n.In(gemmA)
+	offsets, counts, b := n.In(gemmOffsets), n.In(gemmCounts), weightsOf(n)
+	out[gemmA] = groupedGEMM{Weights: k, Align: align, Launch: l}.dgrad(n, dG, alpha, a.DType())
 	if k.Ptrs {
 		return // addresses have no gradient
 	}

@@ -210,7 +210,7 @@ func (b *bench) measureLayer(l layerGraph, prog *graph.Program) error {
 	}
 	b.printf("  layer forward+backward: %d steps on %d streams: captured %s; eager %s%s", len(prog.Steps()), prog.Streams(),
 		rate(captured, b.flops()), rate(eager, b.flops()), host)
-	b.printf("  start with loaded parameters, from Compile to the first launch: %.3f s", start.Seconds())
+	b.printf("  start, with parameters in place, from Compile to the return of the first Replay: %.3f s", start.Seconds())
 	var outputs, params int64
 	for _, name := range prog.Outputs() {
 		outputs += prog.Output(name).Bytes()
@@ -280,7 +280,7 @@ func (b *bench) eager(l layerGraph) (time.Duration, error) {
 
 // rate is a time and what it makes of so many floating-point operations.
 func rate(t time.Duration, flops float64) string {
-	return fmt.Sprintf("%.3f ms, %.0f TF", t.Seconds()*1e3, flops/t.Seconds()/1e12)
+	return fmt.Sprintf("%.3f ms, %.4g TF", t.Seconds()*1e3, flops/t.Seconds()/1e12)
 }
 
 // launchTimer is a Runner that knows what a launch costs the host.

@@ -25,7 +25,7 @@ func (b *bench) measureProducts(prog *graph.Program) error {
 		if err != nil {
 			return fmt.Errorf("%s %q: %w", s.Op.Kind(), s.Name, err)
 		}
-		b.printf("  %-28s %-18s %8.3f ms %6.0f TF", s.Name, s.Op.Kind(), took*1e3, flops/took/1e12)
+		b.printf("  %-28s %-18s %8.3f ms, %.4g TF", s.Name, s.Op.Kind(), took*1e3, flops/took/1e12)
 	}
 	return nil
 }

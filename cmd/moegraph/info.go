@@ -12,6 +12,7 @@ import (
 
 	"github.com/moegraph/moegraph/graph"
 	"github.com/moegraph/moegraph/internal/runnode"
+	"github.com/moegraph/moegraph/kernels"
 )
 
 func newInfo() *cobra.Command {
@@ -72,6 +73,11 @@ func writeBuild(out io.Writer) {
 	fmt.Fprintf(w, "Go\t%s %s/%s\n", runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	fmt.Fprintf(w, "cores\t%d\n", runtime.GOMAXPROCS(0))
 	fmt.Fprintf(w, "devices\t%s\n", strings.Join(graph.Devices(), ", "))
+	cache := kernels.OpenDisk().Dir()
+	if cache == "" {
+		cache = "off"
+	}
+	fmt.Fprintf(w, "cache\t%s (compiled kernels; MOEGRAPH_CACHE names another folder, or off)\n", cache)
 }
 
 // writeOperators prints a line for each node of the command line and for each operator of graphs.

@@ -115,6 +115,12 @@ func (d *Device) Rates() graph.Rates { return rates(d.gpu.Units) }
 // Scratch is what graph asks for the bytes of a node's launches.
 func (d *Device) Scratch(n *graph.Node) int64 { return scratch(n, d.gpu) }
 
+// Validate is how graph has a Program's launches checked when it is compiled.
+func (d *Device) Validate(p *graph.Program) error {
+	_, err := Plan{d.gpu}.Describe(p)
+	return err
+}
+
 // Alloc implements graph.Device.
 func (d *Device) Alloc(bytes int64, what string) (graph.Memory, error) {
 	m, err := d.dev.Alloc(bytes, what)
@@ -146,8 +152,9 @@ func (m *memory) Addr() uint64 { return m.Ptr() }
 
 // module is a loaded kernel.
 type module struct {
-	m *cuda.Module
-	f *cuda.Function
+	m          *cuda.Module
+	f          *cuda.Function
+	maxThreads int // of a thread block
 }
 
 // Unload implements kernels.Module.
@@ -164,11 +171,12 @@ func (d *Device) load(img *kernels.Image) (kernels.Module, error) {
 	if err == nil {
 		err = f.SetDynamicShared(d.gpu.SharedBytes - img.SharedBytes)
 	}
+	var a cuda.FunctionAttributes
 	if err == nil {
-		_, err = f.Attributes()
+		a, err = f.Attributes()
 	}
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
-	return &module{m, f}, nil
+	return &module{m, f, a.MaxThreads}, nil
 }

@@ -96,21 +96,26 @@ func (add) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 	}}, nil
 }
 
-// tooWide is a launch that CUDA refuses: more threads than the kernel was compiled for.
-type tooWide struct{}
+// broken is an operator whose launch cannot be made: with more threads than its kernel was compiled for, or with an
+// argument that has no memory, which shows in the middle of a capture.
+type broken struct{ Wide bool }
 
-const tooWideSource = `extern "C" __global__ void __launch_bounds__(32) too_wide(float* y) { y[threadIdx.x] = 0; }`
+const brokenSource = `extern "C" __global__ void __launch_bounds__(32) broken(float* y) { y[threadIdx.x] = 0; }`
 
-func (tooWide) Kind() string                                  { return "too_wide" }
-func (tooWide) Operands() []graph.Operand                     { return []graph.Operand{{Name: "x"}} }
-func (tooWide) Outputs() []string                             { return []string{"y"} }
-func (tooWide) Infer(in []*graph.Value) ([]graph.Spec, error) { return []graph.Spec{in[0].Spec()}, nil }
+func (broken) Kind() string                                  { return "broken" }
+func (broken) Operands() []graph.Operand                     { return []graph.Operand{{Name: "x"}} }
+func (broken) Outputs() []string                             { return []string{"y"} }
+func (broken) Infer(in []*graph.Value) ([]graph.Spec, error) { return []graph.Spec{in[0].Spec()}, nil }
 
-func (tooWide) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
-	return []graph.Launch{{
-		Kernel: graph.Kernel{Name: "too_wide", Source: tooWideSource, Inline: true},
-		Grid:   [3]int{1, 1, 1}, Block: [3]int{1024, 1, 1}, Args: []any{graph.Pointer{T: c.Out[0]}},
-	}}, nil
+func (o broken) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
+	l := graph.Launch{
+		Kernel: graph.Kernel{Name: "broken", Source: brokenSource, Inline: true},
+		Grid:   [3]int{1, 1, 1}, Block: [3]int{32, 1, 1}, Args: []any{graph.Pointer{T: &graph.Tensor{DType: dtype.Float32, Shape: []int{32}}}},
+	}
+	if o.Wide {
+		l.Block[0] = 1024
+	}
+	return []graph.Launch{l}, nil
 }
 
 const width = 1000 // elements of a row in these tests

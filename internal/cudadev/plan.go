@@ -49,6 +49,12 @@ func (p Plan) Rates() graph.Rates { return rates(p.GPU.Units) }
 // Scratch is what graph asks for the bytes of a node's launches.
 func (p Plan) Scratch(n *graph.Node) int64 { return scratch(n, p.GPU) }
 
+// Validate is how graph has a Program's launches checked when it is compiled.
+func (p Plan) Validate(prog *graph.Program) error {
+	_, err := p.Describe(prog)
+	return err
+}
+
 // Alloc implements graph.Device.
 func (p Plan) Alloc(int64, string) (graph.Memory, error) { return nil, p.cannot() }
 

@@ -122,6 +122,9 @@ func (r *Runner) function(l *graph.Launch) (*cuda.Function, error) {
 		return nil, err
 	}
 	f := m.(*module).f
+	if threads := l.Block[0] * l.Block[1] * l.Block[2]; threads > m.(*module).maxThreads {
+		return nil, fmt.Errorf("kernel %q: %w", l.Kernel.Name, graph.BadShape("block", fmt.Sprintf("%d threads", threads), "at most the %d that it was compiled for", m.(*module).maxThreads))
+	}
 	if most := r.d.gpu.SharedBytes - img.SharedBytes; l.SharedBytes > most {
 		return nil, fmt.Errorf("kernel %q: %w", l.Kernel.Name, graph.BadShape("smem", l.SharedBytes, "at most %d bytes beside %d static ones", most, img.SharedBytes))
 	}

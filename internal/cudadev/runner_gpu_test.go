@@ -459,15 +459,15 @@ func TestHazard12_LaterMemory(t *testing.T) {
 func TestHazard16_FailedCaptures(t *testing.T) {
 	d := openGPU(t)
 	try := func() {
-		l := newLadder(4, 3, tooWide{})
+		l := newLadder(4, 3, broken{})
 		p, err := l.g.Compile(d, manyStreams)
 		must(t, err)
 		e, err := p.Exec(nil)
 		must(t, err)
 		must(t, e.Write(l.x, numbers(4, 1)))
 		err = e.Replay(context.Background())
-		if err == nil || !strings.Contains(err.Error(), `"bad"`) || !strings.Contains(err.Error(), "too_wide") || !strings.Contains(err.Error(), "stream") {
-			t.Fatalf("got %v, want the node, its kernel and the stream", err)
+		if err == nil || !strings.Contains(err.Error(), `broken "bad" on stream "`) || !strings.Contains(err.Error(), `kernel "broken": argument 0`) {
+			t.Fatalf("got %v, want the node, the stream and the kernel", err)
 		}
 		if err := e.Replay(context.Background()); err == nil {
 			t.Fatal("the second try passes")
@@ -521,6 +521,18 @@ func TestRunner_Cycles(t *testing.T) {
 	}
 	if after := free(t, d); after < before {
 		t.Errorf("1000 cycles cost %d bytes of the device", before-after)
+	}
+}
+
+// TestRunner_TooManyThreads: a launch that its kernel was not compiled for is refused when the program is loaded.
+func TestRunner_TooManyThreads(t *testing.T) {
+	d := openGPU(t)
+	l := newLadder(4, 3, broken{Wide: true})
+	p, err := l.g.Compile(d, graph.Options{})
+	must(t, err)
+	_, err = p.Exec(nil)
+	if !errors.Is(err, graph.ErrShape) || !strings.Contains(err.Error(), `broken "bad": kernel "broken": block: got 1024 threads, want at most the 32`) {
+		t.Errorf("got %v, want the node, its kernel and the threads", err)
 	}
 }
 

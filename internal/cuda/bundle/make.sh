@@ -15,10 +15,10 @@ mkdir -p "$out/bin" "$out/text"
 
 go build -tags gpu -trimpath -ldflags='-s -w' -o "$out/bin/" ./cmd/moegraph ./examples/moe_layer
 
-# Test programs, each in a folder like its package's, where its testdata lies: all packages with a test for the tag.
-# The three are always there: they hold the tests that run on whatever device there is.
+# Test programs, each in a folder like its package's, where its testdata lies: all packages with a test for the tag, and
+# nodes, whose tests run on whatever device there is.
 packages=$( { grep -rlE '^//go:build .*\bgpu\b' --include='*_test.go' . | xargs -r dirname | sed 's#^\./##'
-	printf '%s\n' internal/cuda kernels nodes; } | sort -u)
+	echo nodes; } | sort -u)
 for p in $packages; do
 	[ -n "$(find "$p" -maxdepth 1 -name '*_test.go' -print -quit 2>/dev/null)" ] || continue
 	mkdir -p "$out/$p"

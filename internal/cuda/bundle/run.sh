@@ -75,6 +75,7 @@ example)
 info)
 	cat version 2>/dev/null
 	nvidia-smi -L 2>&1
+	(cd internal/cuda && ./cuda.test -test.v -test.run TestDriver_This)
 	./bin/moegraph info
 	;;
 *)
