@@ -61,12 +61,12 @@ func (t productTile) sharedBytes(stages, groups int) int {
 type productSize struct {
 	dt      dtype.DType // of the operands
 	groups  int
-	m, n    int // of all outputs; m is shared by the groups where split is set, else each group has (m,n)
-	perRows bool
+	m, n    int  // of the outputs
+	perRows bool // the groups share m rows, else each has an (m,n)
 }
 
-// chooseTile returns the tile that the options ask for, else the fastest by a simple model: rounds of thread blocks
-// times the work of a tile, at the tile's rate.
+// chooseTile returns the tile that the options ask for, else the fastest by a simple model: the tiles of the busiest
+// multiprocessor times the work of one, at the tile's rate.
 func chooseTile(l Launch, d graph.GPU, s productSize) (productTile, error) {
 	if l.Family == "hopper" {
 		return productTile{}, graph.Unsupported("family", l.Family, "portable for this node")
@@ -88,9 +88,7 @@ func chooseTile(l Launch, d graph.GPU, s productSize) (productTile, error) {
 		if s.perRows {
 			rows = s.groups * max(1, tiles(tiles(s.m, s.groups), c.m))
 		}
-		work := rows * tiles(s.n, c.n)
-		resident := max(1, d.Units*t.Blocks)
-		cost := float64(tiles(work, resident)) * float64(c.m*c.n*t.Blocks) / c.rate
+		cost := float64(tiles(rows*tiles(s.n, c.n), max(1, d.Units))) * float64(c.m*c.n) / c.rate
 		if cost < least {
 			best, least = t, cost
 		}

@@ -1,393 +1,101 @@
 package nodes
 
 import (
-	"bytes"
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
-	"fmt"
-	"math"
-	"math/rand/v2"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
+	"errors"
 	"testing"
 
 	"github.com/moegraph/moegraph/dtype"
 	"github.com/moegraph/moegraph/graph"
-	"github.com/moegraph/moegraph/kernels"
 )
 
-// The kernels of matrix products and of activations run here on the processor, by testdata/emulate: what they compute,
-// where they read and write, and that no barrier is missing, but not how fast. A C++ compiler is needed.
-
-// emulator builds kernels into libraries, in a folder that lasts, and the program that runs them.
-type emulator struct{ dir, sources, main string }
-
-func newEmulator(t *testing.T) *emulator {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("emulation takes a minute")
-	}
-	if _, err := exec.LookPath("g++"); err != nil {
-		t.Skip("no g++ to build the emulation with")
-	}
-	e := &emulator{dir: filepath.Join(os.TempDir(), "moegraph-emulate")}
-	h := sha256.New()
-	for _, name := range kernels.Embedded().Names() {
-		text, _ := kernels.Embedded().Text(name)
-		fmt.Fprintf(h, "%s\n%s", name, text)
-	}
-	for _, name := range []string{"emulate.h", "ptx.cuh", "main.cpp"} {
-		text, err := os.ReadFile(filepath.Join("testdata/emulate", name))
+// TestProductTile_Chosen: the layers of public models get the tiles that feed the matrix units best, small ones tiles
+// that fill the device.
+func TestProductTile_Chosen(t *testing.T) {
+	h200, small := testGPUs[0], testGPUs[1]
+	for _, c := range []struct {
+		name    string
+		gpu     graph.GPU
+		dt      dtype.DType
+		l       Launch
+		e, m, n int
+		want    productTile
+	}{
+		{"mixtral fc1", h200, dtype.BFloat16, Launch{}, 8, 16384, 28672, productTile{128, 256, 64, 4, 16, 1, 229504}},
+		{"dsv3-ep8 fc2", h200, dtype.BFloat16, Launch{}, 32, 32768, 7168, productTile{128, 256, 64, 4, 16, 1, 229888}},
+		{"1024 experts", h200, dtype.BFloat16, Launch{Tile: [2]int{128, 256}}, 1024, 65536, 4096, productTile{128, 256, 64, 3, 16, 1, 192640}},
+		{"two blocks", h200, dtype.BFloat16, Launch{Tile: [2]int{128, 128}}, 8, 16384, 4096, productTile{128, 128, 64, 3, 16, 2, 114816}},
+		{"f32", h200, dtype.Float32, Launch{}, 8, 16384, 4096, productTile{64, 128, 32, 4, 32, 2, 114816}},
+		{"few rows", h200, dtype.BFloat16, Launch{}, 8, 128, 1024, productTile{64, 64, 16, 3, 32, 3, 65664}},
+		{"99 KiB", small, dtype.BFloat16, Launch{}, 8, 16384, 28672, productTile{128, 128, 64, 2, 16, 1, 82048}},
+	} {
+		got, err := chooseTile(c.l, c.gpu, productSize{dt: c.dt, groups: c.e, m: c.m, n: c.n, perRows: true})
 		must(t, err)
-		fmt.Fprintf(h, "%s\n%s", name, text)
-	}
-	e.sources = filepath.Join(e.dir, hex.EncodeToString(h.Sum(nil))[:16])
-	must(t, os.MkdirAll(e.sources, 0o755))
-	for _, name := range kernels.Embedded().Names() {
-		text, _ := kernels.Embedded().Text(name)
-		must(t, os.WriteFile(filepath.Join(e.sources, name), []byte(text), 0o644))
-	}
-	for _, name := range []string{"emulate.h", "ptx.cuh", "main.cpp"} { // this ptx.cuh takes the place of the other
-		text, _ := os.ReadFile(filepath.Join("testdata/emulate", name))
-		must(t, os.WriteFile(filepath.Join(e.sources, name), text, 0o644))
-	}
-	e.main = e.build(t, "main.cpp", "main", "-ldl")
-	return e
-}
-
-// build compiles a file of the sources unless it has been.
-func (e *emulator) build(t *testing.T, source, target string, more ...string) string {
-	t.Helper()
-	out := filepath.Join(e.sources, target)
-	if _, err := os.Stat(out); err == nil {
-		return out
-	}
-	tmp := out + fmt.Sprint(os.Getpid())
-	args := append([]string{"-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-gnu-unique", "-fsanitize=alignment,bounds,shift,integer-divide-by-zero",
-		"-fsanitize-undefined-trap-on-error", "-Wno-unknown-pragmas", "-o", tmp, filepath.Join(e.sources, source)}, more...)
-	if log, err := exec.Command("g++", args...).CombinedOutput(); err != nil {
-		t.Fatalf("g++ %s: %v\n%s", strings.Join(args, " "), err, log)
-	}
-	must(t, os.Rename(tmp, out))
-	return out
-}
-
-// library returns the kernel built as a library.
-func (e *emulator) library(t *testing.T, k graph.Kernel) string {
-	t.Helper()
-	stub, err := kernels.Stub(k, kernels.Embedded())
-	must(t, err)
-	text := "#include \"emulate.h\"\n" + stub + fmt.Sprintf(`
-extern "C" void emulate_run(emulate::Index grid, emulate::Index dim, unsigned shared, bool late, const std::vector<emulate::Range>& ranges, void** args, int count) {
-    emulate::run(%s, "%[1]s", grid, dim, shared, late, ranges, args, count);
-}
-`, k.Name)
-	sum := sha256.Sum256([]byte(text))
-	name := k.Name + "-" + hex.EncodeToString(sum[:8])
-	must(t, os.WriteFile(filepath.Join(e.sources, name+".cpp"), []byte(text), 0o644))
-	return e.build(t, name+".cpp", name+".so", "-shared", "-fPIC")
-}
-
-// arenaBase is where the emulation maps device memory.
-const arenaBase = 0x600000000000
-
-// arena lays tensors out in one block of device memory, with room between them that nobody may touch.
-type arena struct {
-	data   []byte
-	at     map[*graph.Tensor]int
-	ranges [][2]int
-}
-
-func (a *arena) place(t *graph.Tensor, data []byte) {
-	if _, ok := a.at[t]; ok || t == nil {
-		return
-	}
-	const gap = 512
-	a.data = append(a.data, bytes.Repeat([]byte{0xff}, gap+(256-len(a.data)%256)%256)...)
-	a.at[t] = len(a.data)
-	a.ranges = append(a.ranges, [2]int{len(a.data), len(a.data) + len(data)})
-	a.data = append(a.data, data...)
-}
-
-// serial is a loop on one goroutine.
-type serial func(w *graph.Worker, lo, hi int)
-
-func (s serial) Run(n, grain int) {
-	w := new(graph.Worker)
-	for lo := 0; lo < n; lo += grain {
-		s(w, lo, min(lo+grain, n))
-	}
-}
-
-// emulation is one node with its operands' contents.
-type emulation struct {
-	rand *rand.Rand
-	g    *graph.Graph
-	data map[*graph.Value][]byte
-	want func(i int) bool // whether output i is asked for; nil: all
-	sum  int              // length of the sums, for the tolerance
-	gpu  int              // of testGPUs
-}
-
-func newEmulation(seed uint64) *emulation {
-	return &emulation{rand: rand.New(rand.NewPCG(seed, 1)), g: graph.New("emulate"), data: map[*graph.Value][]byte{}, sum: 256}
-}
-
-// value makes an input that holds x.
-func (m *emulation) value(name string, dt dtype.DType, x []float32, dims ...int) *graph.Value {
-	v := m.g.Input(name, dt, dims...)
-	b := make([]byte, dt.Bytes(v.Elems()))
-	if err := dtype.Convert(dt, b[:dt.Bytes(len(x))], dtype.Float32, bytesOf(x)); err != nil {
-		panic(err)
-	}
-	for i := dt.Bytes(len(x)); i < len(b); i++ {
-		b[i] = 0xff
-	}
-	m.data[v] = b
-	return v
-}
-
-// normals makes an input of random numbers.
-func (m *emulation) normals(name string, dt dtype.DType, dims ...int) *graph.Value {
-	n := 1
-	for _, d := range dims {
-		n *= d
-	}
-	x := make([]float32, n)
-	for i := range x {
-		x[i] = float32(m.rand.NormFloat64())
-	}
-	return m.value(name, dt, x, dims...)
-}
-
-func (m *emulation) ints(name string, x []int32) *graph.Value {
-	v := m.g.Input(name, dtype.Int32, len(x))
-	b := make([]byte, 4*len(x))
-	for i, n := range x {
-		binary.LittleEndian.PutUint32(b[4*i:], uint32(n))
-	}
-	m.data[v] = b
-	return v
-}
-
-// counted makes an input of whose capacity rows are in use.
-func (m *emulation) counted(name string, dt dtype.DType, rows, capacity int, dims ...int) *graph.Value {
-	v := m.g.Input(name, dt, append([]int{graph.UpTo(capacity)}, dims...)...)
-	x := make([]float32, rows*v.Elems()/capacity)
-	for i := range x {
-		x[i] = float32(m.rand.NormFloat64())
-	}
-	b := bytes.Repeat([]byte{0xff}, dt.Bytes(v.Elems()))
-	_ = dtype.Convert(dt, b[:dt.Bytes(len(x))], dtype.Float32, bytesOf(x))
-	m.data[v] = b
-	m.data[v.Rows()] = binary.LittleEndian.AppendUint32(nil, uint32(rows))
-	return v
-}
-
-// spoil fills rows [lo,hi) of v with 0xFF.
-func (m *emulation) spoil(v *graph.Value, lo, hi int) {
-	if v == nil {
-		return
-	}
-	row := len(m.data[v]) / v.Dim(0)
-	for i := lo * row; i < hi*row; i++ {
-		m.data[v][i] = 0xff
-	}
-}
-
-// run applies the op, runs it on the host and in the emulation, and compares.
-func (m *emulation) run(t *testing.T, e *emulator, op graph.Op, in ...*graph.Value) {
-	t.Helper()
-	outs := graph.Apply(op, in...)
-	must(t, m.g.Err())
-	var node *graph.Node
-	if len(outs) > 0 {
-		node = outs[0].Producer()
-	} else {
-		node = m.g.Nodes()[len(m.g.Nodes())-1]
-	}
-	d := testGPUs[m.gpu]
-	d.Units = 3 // so that thread blocks take several tiles
-	for _, late := range []bool{true, false} {
-		m.compare(t, e, node, d, late)
-	}
-}
-
-func (m *emulation) compare(t *testing.T, e *emulator, n *graph.Node, d graph.GPU, late bool) {
-	t.Helper()
-	tensors := map[*graph.Value]*graph.Tensor{}
-	a := &arena{at: map[*graph.Tensor]int{}}
-	var tensor func(v *graph.Value) *graph.Tensor
-	tensor = func(v *graph.Value) *graph.Tensor {
-		if v == nil || tensors[v] != nil {
-			return tensors[v]
-		}
-		x := &graph.Tensor{DType: v.DType(), Shape: v.Shape()}
-		if b, ok := m.data[v]; ok {
-			x.Data = append([]byte(nil), b...)
-		} else {
-			x.Data = bytes.Repeat([]byte{0xff}, v.DType().Bytes(v.Elems()))
-		}
-		tensors[v] = x
-		x.Count = tensor(v.Rows())
-		a.place(x, x.Data)
-		return x
-	}
-	call := &graph.Call{Name: n.Name(), Op: n.Op(), NewLoop: func(body func(w *graph.Worker, lo, hi int)) graph.Loop { return serial(body) }}
-	device := &graph.KernelCall{Name: n.Name(), Op: n.Op(), GPU: d}
-	for i := range n.Op().Operands() {
-		call.In = append(call.In, tensor(n.In(i)))
-	}
-	for i := range n.Op().Outputs() {
-		var x *graph.Tensor
-		if n.Out(i) != nil && (m.want == nil || m.want(i)) {
-			x = tensor(n.Out(i))
-		}
-		call.Out = append(call.Out, x)
-	}
-	device.In, device.Out = call.In, call.Out
-	if s, ok := n.Op().(graph.CUDAScratcher); ok {
-		if size := s.CUDAScratch(n, d); size > 0 {
-			device.Scratch = &graph.Tensor{DType: dtype.Uint8, Shape: []int{int(size)}}
-			a.place(device.Scratch, bytes.Repeat([]byte{0xff}, int(size)))
+		if got != c.want {
+			t.Errorf("%s: got %+v, want %+v", c.name, got, c.want)
 		}
 	}
-	a.data = append(a.data, bytes.Repeat([]byte{0xff}, 8192)...)
-	launches, err := n.Op().(graph.CUDAOp).CUDA(device)
-	must(t, err)
-	got := a.launch(t, e, launches, late, d)
-
-	if s, ok := n.Op().(graph.Scratcher); ok {
-		call.Scratch = make([]byte, s.Scratch(n))
+	_, err := chooseTile(Launch{Tile: [2]int{128, 256}}, small, productSize{dt: dtype.BFloat16, groups: 8, m: 1024, n: 1024})
+	var refused *graph.OperandError
+	if !errors.Is(err, graph.ErrUnsupported) || !errors.As(err, &refused) || refused.Operand != "tile" {
+		t.Errorf("tile 128x256 on 99 KiB: got error %v", err)
 	}
-	must(t, n.Op().(graph.HostOp).Host(call)())
-	for i, x := range call.Out {
-		if x != nil {
-			m.check(t, fmt.Sprintf("%s, %d SMs of sm_%d, late %v", n.Op().Outputs()[i], d.Units, d.Arch, late), x, got[a.at[x]:])
-		}
-	}
-	for i, o := range n.Op().Operands() {
-		if x := call.In[i]; x != nil && o.Update {
-			m.check(t, o.Name, x, got[a.at[x]:])
-		}
-	}
-	a.untouched(t, got, call, device)
 }
 
-// launch runs the launches and returns what device memory then holds.
-func (a *arena) launch(t *testing.T, e *emulator, launches []graph.Launch, late bool, d graph.GPU) []byte {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "arena")
-	must(t, os.WriteFile(file, a.data, 0o644))
-	var job strings.Builder
-	fmt.Fprintf(&job, "arena %s %d\n", file, len(a.data))
-	for _, r := range a.ranges {
-		fmt.Fprintf(&job, "range %d %d\n", r[0], r[1])
+// TestProductTile_Fits: every tile that options may ask for has a kernel, and takes no more than the device has.
+func TestProductTile_Fits(t *testing.T) {
+	if len(productTiles) != len(Tiles) {
+		t.Errorf("got %d tiles with kernels, want the %d of Tiles", len(productTiles), len(Tiles))
 	}
-	for _, l := range launches {
-		must(t, checkLaunch(&graph.KernelCall{GPU: d}, l))
-		fmt.Fprintf(&job, "launch %s %d %d %d %d %d %d", e.library(t, l.Kernel), l.Grid[0], l.Grid[1], l.Block[0], l.Block[1], l.SharedBytes, map[bool]int{true: 1}[late])
-		for _, arg := range l.Args {
-			switch x := arg.(type) {
-			case graph.Pointer:
-				if x.T == nil {
-					job.WriteString(" z")
-				} else {
-					fmt.Fprintf(&job, " p%d", a.at[x.T]+int(x.Offset))
-				}
-			case graph.Count:
-				if x.T == nil || x.T.Count == nil {
-					job.WriteString(" z")
-				} else {
-					c := x.T.Count
-					fmt.Fprintf(&job, " p%d", a.at[c]+4*(c.Shape[0]-1))
-				}
-			case int32:
-				fmt.Fprintf(&job, " i%d", uint32(x))
-			case int64:
-				fmt.Fprintf(&job, " i%d", uint64(x))
-			default:
-				t.Fatalf("argument %T", arg)
+	for _, tile := range Tiles {
+		for groups := 1; groups <= MaxExperts; groups *= 2 {
+			d := testGPUs[0]
+			p, err := chooseTile(Launch{Tile: tile}, d, productSize{dt: dtype.BFloat16, groups: groups, m: 4096, n: 4096})
+			must(t, err)
+			perSM := p.Blocks * (p.SharedBytes + reservedShared)
+			if p.TileM != tile[0] || p.TileN != tile[1] || p.SharedBytes > d.SharedBytes || perSM > d.SharedBytes+reservedShared {
+				t.Errorf("tile %v, %d groups: got %+v on %d bytes", tile, groups, p, d.SharedBytes)
 			}
-		}
-		job.WriteString("\n")
-	}
-	cmd := exec.Command(e.main)
-	cmd.Stdin = strings.NewReader(job.String())
-	if log, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s\n%s", err, log, job.String())
-	}
-	got, err := os.ReadFile(file)
-	must(t, err)
-	return got
-}
-
-// untouched checks what lies between the tensors, and the operands that are not written.
-func (a *arena) untouched(t *testing.T, got []byte, c *graph.Call, d *graph.KernelCall) {
-	t.Helper()
-	mine := make([]bool, len(got)) // bytes that may change
-	mark := func(x *graph.Tensor, n int) {
-		for i := range n {
-			mine[a.at[x]+i] = true
-		}
-	}
-	for _, x := range c.Out {
-		if x != nil {
-			mark(x, len(x.Data))
-		}
-	}
-	for i, o := range c.Op.Operands() {
-		if c.In[i] != nil && (o.Update || o.Name == "wgrad_ptrs") {
-			mark(c.In[i], len(c.In[i].Data))
-		}
-	}
-	if d.Scratch != nil {
-		mark(d.Scratch, d.Scratch.Shape[0])
-	}
-	for i, b := range got {
-		if !mine[i] && b != a.data[i] {
-			t.Fatalf("byte %d of device memory, which is no output: got %#x, want %#x", i, b, a.data[i])
-		}
-	}
-}
-
-// check compares the emulation's bytes with the host's tensor: NaNs in the same places, the rest within the tolerance
-// of a sum in another order and one rounding.
-func (m *emulation) check(t *testing.T, name string, want *graph.Tensor, got []byte) {
-	t.Helper()
-	n := len(want.Data) * 8 / want.DType.Bits()
-	x, y := make([]float32, n), make([]float32, n)
-	must(t, dtype.Convert(dtype.Float32, bytesOf(x), want.DType, want.Data))
-	must(t, dtype.Convert(dtype.Float32, bytesOf(y), want.DType, got[:len(want.Data)]))
-	ulp := map[dtype.DType]float64{dtype.Float32: 0, dtype.BFloat16: 1.0 / 128, dtype.Float16: 1.0 / 1024}[want.DType]
-	bound := 4e-6 * (1 + float64(m.sum)/2048)
-	var sum, diff, top float64
-	for _, v := range x {
-		if v == v && !math.IsInf(float64(v), 0) {
-			top = max(top, math.Abs(float64(v)))
-		}
-	}
-	bad := 0
-	for i := range x {
-		a, b := float64(x[i]), float64(y[i])
-		if a == b || (a != a && b != b) {
-			sum += a * a
-			continue
-		}
-		sum, diff = sum+a*a, diff+(a-b)*(a-b)
-		if !(math.Abs(a-b) <= ulp*math.Abs(a)+64*bound*top) {
-			if bad++; bad < 6 {
-				t.Errorf("%s: element %d of %v: got %v, want %v", name, i, want.Shape, b, a)
+			if p.threads() != 128 && p.threads() != 256 {
+				t.Errorf("tile %v: got %d threads", tile, p.threads())
 			}
 		}
 	}
-	if bad > 0 {
-		t.Fatalf("%s: %d of %d elements are wrong", name, bad, n)
-	}
-	if sum == sum && diff > sum*(ulp/3+bound)*(ulp/3+bound) {
-		t.Fatalf("%s: relative error %.2g", name, math.Sqrt(diff/sum))
+}
+
+// TestGEMM_Launches describes the launches of whole layers, forward and backward, and checks them against the sources.
+func TestGEMM_Launches(t *testing.T) {
+	for _, dt := range []dtype.DType{dtype.Float32, dtype.BFloat16, dtype.Float16} {
+		for _, cfg := range []MoE{
+			{Experts: 8, TopK: 2, Intermediate: 64, Params: dt},
+			{Experts: 96, TopK: 2, Intermediate: 96, Bias: true, Shared: 64, Activation: Activation{Func: "geglu"}, Alignment: 16, Params: dt},
+		} {
+			g, vars := graph.New("layer"), graph.NewVars(1)
+			x := g.Input("x", dt, graph.UpTo(1000), 128)
+			y, _ := MoELayer(x, vars.Scope("moe"), cfg)
+			g.GradientsFrom([]*graph.Value{y}, []*graph.Value{g.Use(y)}, append(vars.All(), x)...)
+			must(t, g.Err())
+			kinds := map[string]int{}
+			for _, n := range g.Nodes() {
+				op, ok := n.Op().(graph.CUDAOp)
+				if !ok {
+					t.Errorf("%s has no kernel", n.Op().Kind())
+					continue
+				}
+				for _, d := range testGPUs {
+					c := kernelCall(n, d)
+					launches, err := op.CUDA(c)
+					must(t, err)
+					for _, l := range launches {
+						must(t, checkLaunch(c, l))
+						kinds[l.Kernel.Name]++
+					}
+				}
+			}
+			for _, want := range []string{"grouped_gemm", "grouped_gemm_glu", "glu_grad", "wgrad", "matmul"} {
+				if kinds[want] == 0 {
+					t.Errorf("%s: got no launch of %s", dt, want)
+				}
+			}
+		}
 	}
 }

@@ -70,7 +70,7 @@ func (o gluGrad) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 	work := maxRowTiles(m, p.TileM, max(1, p.E)) * parts.blocks
 	launch := launchOf("glu_grad", "glu_grad.cuh", p, strided(c.GPU, work, gluGradThreads/32, gluGradBlocks), gluGradThreads,
 		ptr(dd), ptr(offsets), ptr(c.In[gradCounts]), rowsOf(dd), rowsOf(cc), rowsOf(c.In[gradProb]), ptr(c.In[gradProb]), ptr(c.In[gradBeta]), ptr(cc),
-		ptr(c.Out[dgluDC]), ptr(c.Out[dgluAct]), scratchAt(c, int(parts.rows)), scratchAt(c, int(parts.cols)), scratchAt(c, int(parts.amax)), int32(m))
+		ptr(c.Out[dgluDC]), ptr(c.Out[dgluAct]), parts.args(c), int32(m))
 	return append([]graph.Launch{launch}, parts.join(c, o.Layout)...), refuseRows(c)
 }
 

@@ -22,9 +22,9 @@ func dgluParamsOf(c *graph.KernelCall, a act, l Layout) dgluParams {
 
 // dgluParts is how the sums of dglu.cuh are cut, and where their parts lie in the node's scratch.
 type dgluParts struct {
-	tileM, parts          int // rows of a tile, and parts that each tile leaves
-	blocks                int // parts of a row: 64 columns of G each
-	rows, cols, amax, end int64
+	tileM, parts          int   // rows of a tile, and parts that each tile leaves
+	blocks                int   // parts of a row: 64 columns of G each
+	rows, cols, amax, end int64 // bytes; a kind of part that nobody wants takes none
 }
 
 // dgluPartsOf lays out the parts after at bytes, for m rows of n columns of G.
@@ -43,6 +43,19 @@ func dgluPartsOf(at int64, tileM, parts, experts, m, n int, dprob, dbias, amax b
 	return p
 }
 
+// args are the arguments for the parts of rows, columns and maxima, null for those that nobody wants.
+func (p dgluParts) args(c *graph.KernelCall) []any {
+	var all []any
+	for _, r := range [][2]int64{{p.rows, p.cols}, {p.cols, p.amax}, {p.amax, p.end}} {
+		at := ptr(nil)
+		if r[0] < r[1] {
+			at = scratchAt(c, int(r[0]))
+		}
+		all = append(all, at)
+	}
+	return all
+}
+
 // join returns the launches that add up the parts. a is dY or dD, which bounds the rows together with C.
 func (p dgluParts) join(c *graph.KernelCall, l Layout) []graph.Launch {
 	a, offsets, counts, prob, cc := c.In[gradDD], c.In[gradOffsets], c.In[gradCounts], c.In[gradProb], c.In[gradC]
@@ -51,17 +64,18 @@ func (p dgluParts) join(c *graph.KernelCall, l Layout) []graph.Launch {
 	if offsets != nil {
 		experts = offsets.Shape[0]
 	}
+	args := p.args(c)
 	var launches []graph.Launch
 	if out := c.Out[dgluDProb]; out != nil {
 		params := struct{ E, Blocks int }{experts, p.blocks}
 		launches = append(launches, launchOf("dglu_rows", "dglu_rows.cuh", params, strided(c.GPU, m, blockThreads, 8), blockThreads,
-			scratchAt(c, int(p.rows)), ptr(offsets), rowsOf(a), rowsOf(cc), rowsOf(prob), ptr(out), int32(m)))
+			args[0], ptr(offsets), rowsOf(a), rowsOf(cc), rowsOf(prob), ptr(out), int32(m)))
 	}
 	if dbias, amax := c.Out[dgluDBias], c.Out[dgluAmax]; dbias != nil || amax != nil {
 		launches = append(launches, groupPartsParams{
 			E: experts, TileM: p.tileM, Parts: p.parts, Width: 2 * n, Blocks: p.blocks, Layout: l.cuda(), YType: typeOf(dbias),
 			HasSum: dbias != nil, HasAmax: amax != nil,
-		}.launch(scratchAt(c, int(p.cols)), scratchAt(c, int(p.amax)), ptr(offsets), ptr(counts), rowsOf(a), rowsOf(cc), rowsOf(prob), ptr(dbias), ptr(amax), int32(m)))
+		}.launch(args[1], args[2], ptr(offsets), ptr(counts), rowsOf(a), rowsOf(cc), rowsOf(prob), ptr(dbias), ptr(amax), int32(m)))
 	}
 	return launches
 }
@@ -120,6 +134,6 @@ func (o groupedGEMMdGLU) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 	b, launches := o.Weights.cuda(c, c.In[dgluB:])
 	launches = append(launches, product.launch(c.GPU, "grouped_gemm_dglu", p, product.work(m),
 		ptr(a), b, ptr(offsets), ptr(c.In[gradCounts]), rowsOf(a), rowsOf(cc), rowsOf(c.In[gradProb]), ptr(c.In[dgluAlpha]), ptr(c.In[gradProb]), ptr(c.In[gradBeta]), ptr(cc),
-		ptr(c.Out[dgluDC]), ptr(c.Out[dgluAct]), scratchAt(c, int(parts.rows)), scratchAt(c, int(parts.cols)), scratchAt(c, int(parts.amax)), int32(m)))
+		ptr(c.Out[dgluDC]), ptr(c.Out[dgluAct]), parts.args(c), int32(m)))
 	return append(launches, parts.join(c, o.Layout)...), nil
 }

@@ -202,7 +202,7 @@ func TestRunner_CallersMemoryAndStream(t *testing.T) {
 	if err := e.ReplayOn(context.Background(), "x"); !errors.Is(err, graph.ErrUnsupported) {
 		t.Errorf("a string as a stream: %v", err)
 	}
-	if err := e.Bind(old, a); err == nil {
+	if err := e.Bind(old, b); err == nil { // where the last round's input lies
 		t.Error("an output over an input passes")
 	}
 }

@@ -1,3 +1,5 @@
+//go:build emulate
+
 package nodes
 
 import (
