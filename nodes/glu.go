@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/moegraph/moegraph/dtype"
@@ -135,9 +136,7 @@ func (o GLU) Apply() *graph.Value {
 	if err != nil {
 		return failIn("glu", o.C, err)
 	}
-	if o.DType == dtype.Invalid {
-		o.DType = o.C.DType()
-	}
+	o.DType = cmp.Or(o.DType, o.C.DType())
 	return graph.Apply(glu{Act: a, Align: alignment(o.Alignment), D: o.DType}, o.C, o.PaddedOffsets, o.Counts, o.Prob)[0]
 }
 

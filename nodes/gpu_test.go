@@ -18,6 +18,7 @@ import (
 	"github.com/moegraph/moegraph/internal/cudadev"
 	"github.com/moegraph/moegraph/internal/host"
 	"github.com/moegraph/moegraph/internal/nvrtc"
+	"github.com/moegraph/moegraph/internal/shapes"
 	"github.com/moegraph/moegraph/kernels"
 )
 
@@ -370,7 +371,7 @@ func (neverLoaded) Unload() error { return nil }
 func launchesOf(t *testing.T, arch int) []graph.Launch {
 	cases := gpuCases()
 	if !testing.Short() {
-		for _, s := range cudadev.Shapes {
+		for _, s := range shapes.All {
 			cases = append(cases, gpuCase{"layer/" + s.Name, func(b *gpuGraph) { layerOf(b, s) }})
 		}
 	}
@@ -399,10 +400,10 @@ func launchesOf(t *testing.T, arch int) []graph.Launch {
 }
 
 // layerOf is a layer of a public model, forward and backward, without data.
-func layerOf(b *gpuGraph, s cudadev.Shape) {
+func layerOf(b *gpuGraph, s shapes.Shape) {
 	x := b.g.Input("x", dtype.BFloat16, s.Tokens, s.Hidden)
 	dy := b.g.Input("dy", dtype.BFloat16, s.Tokens, s.Hidden)
-	y, _ := MoELayer(x, b.vars.Scope("moe"), MoE{Experts: s.Experts, TopK: s.TopK, Intermediate: s.Inter, Params: dtype.BFloat16})
+	y, _ := MoELayer(x, b.vars.Scope("moe"), MoE{Experts: s.Experts, TopK: s.TopK, Intermediate: s.Intermediate, Params: dtype.BFloat16})
 	b.out(y)
 	b.out(b.g.GradientsFrom([]*graph.Value{y}, []*graph.Value{dy}, append(b.vars.All(), x)...).Value...)
 }

@@ -1,6 +1,8 @@
 package nodes
 
 import (
+	"cmp"
+
 	"github.com/moegraph/moegraph/dtype"
 	"github.com/moegraph/moegraph/graph"
 )
@@ -41,12 +43,8 @@ type GroupedGEMM struct {
 
 // Apply appends the node and returns D and C, both (M,N). C costs nothing where nobody uses it.
 func (o GroupedGEMM) Apply() (d, c *graph.Value) {
-	if o.DType == dtype.Invalid {
-		o.DType = o.A.DType()
-	}
-	if o.CType == dtype.Invalid {
-		o.CType = o.DType
-	}
+	o.DType = cmp.Or(o.DType, o.A.DType())
+	o.CType = cmp.Or(o.CType, o.DType)
 	kind, b, err := o.B.operands()
 	if err != nil {
 		v := failIn(groupedGEMM{}.Kind(), o.A, err)

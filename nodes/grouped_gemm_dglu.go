@@ -1,6 +1,8 @@
 package nodes
 
 import (
+	"cmp"
+
 	"github.com/moegraph/moegraph/dtype"
 	"github.com/moegraph/moegraph/graph"
 )
@@ -65,12 +67,8 @@ func (o GroupedGEMMdGLU) Apply() DGLU {
 	if err != nil {
 		return fail(err)
 	}
-	if o.DType == dtype.Invalid {
-		o.DType = o.C.DType()
-	}
-	if o.ActType == dtype.Invalid {
-		o.ActType = o.C.DType()
-	}
+	o.DType = cmp.Or(o.DType, o.C.DType())
+	o.ActType = cmp.Or(o.ActType, o.C.DType())
 	op := groupedGEMMdGLU{Act: a, Align: alignment(o.Alignment), DC: o.DType, ActType: o.ActType, Layout: o.Layout, Weights: kind, Launch: o.Launch}
 	out := graph.Apply(op, append([]*graph.Value{o.A, o.PaddedOffsets, o.Counts, o.Prob, o.Beta, o.C, o.Alpha}, b...)...)
 	return DGLU{out[dgluDC], out[dgluDProb], out[dgluAmax], out[dgluDBias], out[dgluAct]}

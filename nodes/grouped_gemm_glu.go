@@ -1,6 +1,8 @@
 package nodes
 
 import (
+	"cmp"
+
 	"github.com/moegraph/moegraph/dtype"
 	"github.com/moegraph/moegraph/graph"
 )
@@ -53,12 +55,8 @@ func (o GroupedGEMMGLU) Apply() (d, c *graph.Value) {
 	if err != nil {
 		return fail(err)
 	}
-	if o.DType == dtype.Invalid {
-		o.DType = o.A.DType()
-	}
-	if o.CType == dtype.Invalid {
-		o.CType = o.DType
-	}
+	o.DType = cmp.Or(o.DType, o.A.DType())
+	o.CType = cmp.Or(o.CType, o.DType)
 	op := groupedGEMMGLU{Act: a, Layout: o.Layout, Weights: kind, Align: alignment(o.Alignment), D: o.DType, C: o.CType, Launch: o.Launch}
 	out := graph.Apply(op, append([]*graph.Value{o.A, o.PaddedOffsets, o.Counts, o.Alpha, o.Prob, o.Bias}, b...)...)
 	return out[0], out[1]

@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -92,9 +93,7 @@ func configBeside(weights string) string {
 }
 
 func (cfg *LoadConfig) check() error {
-	if cfg.Params == dtype.Invalid {
-		cfg.Params = dtype.Float32
-	}
+	cfg.Params = cmp.Or(cfg.Params, dtype.Float32)
 	switch {
 	case cfg.Weights == "":
 		return graph.Misuse("Weights", "none", "a file, an index or a folder")

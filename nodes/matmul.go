@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/moegraph/moegraph/dtype"
@@ -35,9 +36,7 @@ func Linear(x, w *graph.Value, cfg ...LinearConfig) *graph.Value {
 	if len(cfg) > 0 {
 		c = cfg[0]
 	}
-	if c.DType == dtype.Invalid {
-		c.DType = x.DType()
-	}
+	c.DType = cmp.Or(c.DType, x.DType())
 	if g := x.Graph(); g != nil && x.Err() == nil {
 		w = compute(w, x)
 		g.NameDefault("linear")

@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/moegraph/moegraph/dtype"
@@ -121,9 +122,7 @@ func (cfg MoE) build(op string, x *graph.Value, vars *graph.Vars, route func(x *
 		return nil, fmt.Errorf("%s %q: %w", op, vars.Prefix(), err)
 	}
 	defer g.Scope(vars.Prefix())()
-	if cfg.Compute == dtype.Invalid {
-		cfg.Compute = x.DType()
-	}
+	cfg.Compute = cmp.Or(cfg.Compute, x.DType())
 	if cfg.Hidden == 0 {
 		cfg.Hidden = x.Dim(1)
 	}

@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -41,9 +42,7 @@ func RMSNorm(x, weight *graph.Value, cfg ...RMSNormConfig) *graph.Value {
 	if c.Eps == 0 {
 		c.Eps = rmsNormEps
 	}
-	if c.DType == dtype.Invalid {
-		c.DType = x.DType()
-	}
+	c.DType = cmp.Or(c.DType, x.DType())
 	return graph.Apply(rmsNorm(c), x, weight)[0]
 }
 

@@ -8,75 +8,7 @@ import (
 
 	"github.com/moegraph/moegraph/dtype"
 	"github.com/moegraph/moegraph/graph"
-	"github.com/moegraph/moegraph/internal/golden"
-	"github.com/moegraph/moegraph/internal/npz"
 )
-
-// goldenCases runs the golden cases of a node. build makes it from the operands; it returns the outputs by name.
-func goldenCases(t *testing.T, node string, build func(c golden.Case, in map[string]*graph.Value) map[string]*graph.Value) {
-	cases, err := golden.ForNode(golden.Require(t, "cases"), node)
-	if err != nil || len(cases) == 0 {
-		t.Fatalf("%d cases of %s: %v", len(cases), node, err)
-	}
-	for _, c := range cases {
-		t.Run(c.Name, func(t *testing.T) {
-			g := graph.New(c.Name)
-			operands, in := map[string]*graph.Value{}, data{}
-			for _, o := range c.Operands {
-				v := g.Input(o.Name, o.Format, o.Shape...)
-				operands[o.Name], in[v] = v, elements(o.Format, o.Array.Data)
-			}
-			outs := build(c, operands)
-			var names []string
-			var values []*graph.Value
-			for name, v := range outs {
-				names, values = append(names, name), append(values, v)
-			}
-			tr := try(t, g, nil, in, values...).run()
-			var got []npz.Array
-			for i, v := range values {
-				buf := make([]byte, v.Bytes())
-				_, err := tr.exec.Read(v, elements(v.DType(), buf))
-				tr.check(err)
-				a, err := npz.NewOperand(names[i], npz.Dense, v.DType(), v.Shape(), buf)
-				tr.check(err)
-				got = append(got, a)
-			}
-			for _, res := range golden.Compare(c, golden.Map(got)) {
-				if t.Log(res); !res.OK {
-					t.Fail()
-				}
-			}
-		})
-	}
-}
-
-// elements views bytes as the Go slice that carries a format.
-func elements(dt dtype.DType, b []byte) any {
-	switch dt {
-	case dtype.Float32:
-		return graph.View[float32](b)
-	case dtype.Int32:
-		return graph.View[int32](b)
-	case dtype.BFloat16, dtype.Float16:
-		return graph.View[uint16](b)
-	}
-	return b
-}
-
-func TestRMSNorm_Golden(t *testing.T) {
-	goldenCases(t, "rmsnorm", func(c golden.Case, in map[string]*graph.Value) map[string]*graph.Value {
-		var cfg RMSNormConfig
-		if eps, ok := c.Attrs["eps"].(float64); ok {
-			cfg.Eps = eps
-		}
-		if name, ok := c.Attrs["y_dtype"].(string); ok {
-			cfg.DType, _ = dtype.Parse(name)
-		}
-		y := RMSNorm(in["x"], in["weight"], cfg)
-		return map[string]*graph.Value{"y": y, "rstd": y.Producer().Out(1)}
-	})
-}
 
 // naiveRMSNorm returns y, rstd, and the gradients for dy, in float64.
 func naiveRMSNorm(x, w, dy []float64, eps float64) (y, rstd, dx, dw []float64) {

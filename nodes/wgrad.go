@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/moegraph/moegraph/dtype"
@@ -48,12 +49,10 @@ type WGrad struct {
 
 // Apply appends the node and returns its outputs: the dense gradient, or one an expert; none with Ptrs or Into.
 func (o WGrad) Apply() []*graph.Value {
-	if o.DType == dtype.Invalid {
-		o.DType = o.A.DType()
-		if len(o.Into) > 0 {
-			o.DType = o.Into[0].DType()
-		}
+	if len(o.Into) > 0 {
+		o.DType = cmp.Or(o.DType, o.Into[0].DType())
 	}
+	o.DType = cmp.Or(o.DType, o.A.DType())
 	op := wgrad{AMajorM: o.AMajorM, BMajorK: o.BMajorK, Ragged: o.Ragged, Align: alignment(o.Alignment), DType: o.DType, Launch: o.Launch,
 		Accumulate: len(o.Into) > 0 || o.Accumulate, Ptrs: o.Ptrs != nil}
 	fail := func(err error) []*graph.Value { return []*graph.Value{failIn(op.Kind(), o.A, err)} }

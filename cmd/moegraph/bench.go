@@ -13,6 +13,7 @@ import (
 
 	"github.com/moegraph/moegraph/dtype"
 	"github.com/moegraph/moegraph/graph"
+	"github.com/moegraph/moegraph/internal/shapes"
 	"github.com/moegraph/moegraph/nodes"
 )
 
@@ -71,13 +72,13 @@ func (f *benchFlags) run(ctx context.Context, w io.Writer) error {
 	if len(f.shapes) == 0 {
 		f.shapes = shapeNames()
 	}
-	var todo []shape
+	var todo []shapes.Shape
 	for _, name := range f.shapes {
-		i := slices.IndexFunc(shapes, func(s shape) bool { return s.name == name })
+		i := slices.IndexFunc(measured, func(s shapes.Shape) bool { return s.Name == name })
 		if i < 0 {
 			return fmt.Errorf("-shape: got %q, want some of %s", name, strings.Join(shapeNames(), ", "))
 		}
-		todo = append(todo, shapes[i])
+		todo = append(todo, measured[i])
 	}
 	text := dev.String()
 	if a, ok := dev.(interface{ About() string }); ok {
@@ -85,9 +86,9 @@ func (f *benchFlags) run(ctx context.Context, w io.Writer) error {
 	}
 	fmt.Fprintln(w, text)
 	for _, s := range todo {
-		b := bench{benchFlags: f, shape: s, dev: dev, ctx: ctx, out: w, data: newRandomData(s)}
+		b := bench{benchFlags: f, Shape: s, dev: dev, ctx: ctx, out: w, data: newRandomData(s)}
 		if err := b.run(); err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
+			return fmt.Errorf("%s: %w", s.Name, err)
 		}
 	}
 	return nil
@@ -96,7 +97,7 @@ func (f *benchFlags) run(ctx context.Context, w io.Writer) error {
 // bench measures one shape.
 type bench struct {
 	*benchFlags
-	shape
+	shapes.Shape
 	dev  graph.Device
 	ctx  context.Context
 	out  io.Writer
@@ -106,7 +107,7 @@ type bench struct {
 func (b *bench) printf(format string, args ...any) { fmt.Fprintf(b.out, format+"\n", args...) }
 
 func (b *bench) run() error {
-	b.printf("%s: experts %d, top %d, hidden %d, intermediate %d, tokens %d", b.name, b.experts, b.topK, b.hidden, b.intermediate, b.tokens)
+	b.printf("%s: experts %d, top %d, hidden %d, intermediate %d, tokens %d", b.Name, b.Experts, b.TopK, b.Hidden, b.Intermediate, b.Tokens)
 	l, err := b.newLayer()
 	if err != nil {
 		return err
@@ -152,31 +153,26 @@ type layerGraph struct {
 
 // newLayer builds the layer with random parameters of variance 1/fan-in.
 func (b *bench) newLayer() (layerGraph, error) {
-	l := layerGraph{g: graph.New(b.name), vars: graph.NewVars(1)}
+	l := layerGraph{g: graph.New(b.Name), vars: graph.NewVars(1)}
 	scope := l.vars.Scope("moe")
 	for _, p := range []struct {
 		name  string
 		shape []int
 	}{
-		{"router", []int{b.experts, b.hidden}}, {"fc1", []int{b.experts, 2 * b.intermediate, b.hidden}}, {"fc2", []int{b.experts, b.hidden, b.intermediate}},
+		{"router", []int{b.Experts, b.Hidden}}, {"fc1", []int{b.Experts, 2 * b.Intermediate, b.Hidden}}, {"fc2", []int{b.Experts, b.Hidden, b.Intermediate}},
 	} {
 		scope.ParamOf(p.name, dtype.BFloat16, b.data.weights(p.shape), p.shape...)
 	}
-	l.x = l.g.Input("x", dtype.BFloat16, b.tokens, b.hidden)
-	l.dy = l.g.Input("dy", dtype.BFloat16, b.tokens, b.hidden)
+	l.x = l.g.Input("x", dtype.BFloat16, b.Tokens, b.Hidden)
+	l.dy = l.g.Input("dy", dtype.BFloat16, b.Tokens, b.Hidden)
 	y, _ := nodes.MoELayer(l.x, scope, nodes.MoE{
-		Experts: b.experts, TopK: b.topK, Intermediate: b.intermediate, Params: dtype.BFloat16, Alignment: b.alignment,
+		Experts: b.Experts, TopK: b.TopK, Intermediate: b.Intermediate, Params: dtype.BFloat16, Alignment: b.alignment,
 	})
 	l.g.Output("y", y)
 	for i, v := range l.g.GradientsFrom([]*graph.Value{y}, []*graph.Value{l.dy}, append(l.vars.All(), l.x)...).Value {
 		l.g.Output(fmt.Sprintf("grad%d", i), v)
 	}
 	return l, l.g.Err()
-}
-
-// flops are those of the layer's matrix products, forward and backward.
-func (s shape) flops() float64 {
-	return 18 * float64(s.tokens) * float64(s.topK) * float64(s.hidden) * float64(s.intermediate)
 }
 
 // measureLayer prints the layer's times and memory.
@@ -209,7 +205,7 @@ func (b *bench) measureLayer(l layerGraph, prog *graph.Program) error {
 		return err
 	}
 	b.printf("  layer forward+backward: %d steps on %d streams: captured %s; eager %s%s", len(prog.Steps()), prog.Streams(),
-		rate(captured, b.flops()), rate(eager, b.flops()), host)
+		rate(captured, b.Flops()), rate(eager, b.Flops()), host)
 	b.printf("  start, with parameters in place, from Compile to the return of the first Replay: %.3f s", start.Seconds())
 	var outputs, params int64
 	for _, name := range prog.Outputs() {
@@ -231,7 +227,7 @@ func (b *bench) openLayer(l layerGraph, prog *graph.Program) (*graph.Exec, error
 	if err != nil {
 		return nil, err
 	}
-	n := b.tokens * b.hidden
+	n := b.Tokens * b.Hidden
 	if err := errors.Join(e.Write(l.x, b.data.bf16(1, n)), e.Write(l.dy, b.data.bf16(2, n))); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/moegraph/moegraph/dtype"
 	"github.com/moegraph/moegraph/graph"
+	"github.com/moegraph/moegraph/internal/shapes"
 )
 
 // rotateBytes is what the buffers of a measured product take together, at least: several times the second-level cache
@@ -82,12 +83,12 @@ func (b *bench) product(s *graph.Step) (seconds, flops float64, err error) {
 	}
 	took, err := b.time(e, copies)
 	rows := s.In[0].Dim(0) // at capacity, as the cost counts them
-	return took.Seconds(), float64(s.Cost.Flops) * float64(b.tokens*b.topK) / float64(rows), err
+	return took.Seconds(), float64(s.Cost.Flops) * float64(b.Tokens*b.TopK) / float64(rows), err
 }
 
 // randomData makes what is measured with: numbers of a normal distribution, and a routing.
 type randomData struct {
-	shape
+	shapes.Shape
 	table []uint16 // bf16, scaled by 1/sqrt(hidden)
 	unit  []uint16 // bf16, of variance 1
 }
@@ -95,13 +96,13 @@ type randomData struct {
 // tableLen is a prime, so that pieces that begin at multiples of anything differ.
 const tableLen = 4194301
 
-func newRandomData(s shape) randomData {
-	d := randomData{shape: s, table: make([]uint16, tableLen), unit: make([]uint16, tableLen)}
+func newRandomData(s shapes.Shape) randomData {
+	d := randomData{Shape: s, table: make([]uint16, tableLen), unit: make([]uint16, tableLen)}
 	r := rand.New(rand.NewPCG(1, 2))
 	x, y := make([]float32, tableLen), make([]float32, tableLen)
 	for i := range x {
 		x[i] = float32(r.NormFloat64())
-		y[i] = x[i] / float32(math.Sqrt(float64(s.hidden)))
+		y[i] = x[i] / float32(math.Sqrt(float64(s.Hidden)))
 	}
 	dtype.EncodeBF16(d.unit, x)
 	dtype.EncodeBF16(d.table, y)
@@ -134,13 +135,13 @@ func (d *randomData) weights(shape []int) graph.Init {
 // groups returns offsets and counts of the top k of random logits.
 func (d *randomData) groups(alignment int) (offsets, counts []int32) {
 	r := rand.New(rand.NewPCG(3, 4))
-	counts = make([]int32, d.experts)
+	counts = make([]int32, d.Experts)
 	type choice struct {
 		logit  float64
 		expert int
 	}
-	logits := make([]choice, d.experts)
-	for range d.tokens {
+	logits := make([]choice, d.Experts)
+	for range d.Tokens {
 		for e := range logits {
 			logits[e] = choice{r.NormFloat64(), e}
 		}
@@ -150,7 +151,7 @@ func (d *randomData) groups(alignment int) (offsets, counts []int32) {
 			}
 			return 1
 		})
-		for _, c := range logits[:d.topK] {
+		for _, c := range logits[:d.TopK] {
 			counts[c.expert]++
 		}
 	}

@@ -5,14 +5,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/moegraph/moegraph/internal/cudadev"
+	"github.com/moegraph/moegraph/internal/shapes"
 )
 
 // TestBench measures a layer on the host, small enough for a test.
 func TestBench(t *testing.T) {
-	old := shapes
-	defer func() { shapes = old }()
-	shapes = []shape{{"tiny", 4, 2, 64, 64, 32}}
+	old := measured
+	defer func() { measured = old }()
+	measured = []shapes.Shape{{Name: "tiny", Experts: 4, TopK: 2, Hidden: 64, Intermediate: 64, Tokens: 32}}
 	status, stdout, stderr := call("bench", "-rounds", "1", "-alignment", "8")
 	if status != exitOK || stderr != "" {
 		t.Fatalf("status %d, %s", status, stderr)
@@ -29,24 +29,9 @@ func TestBench(t *testing.T) {
 	}
 }
 
-// TestBench_Shapes: what is planned and measured is what is compiled in tests.
-func TestBench_Shapes(t *testing.T) {
-	var a, b []cudadev.Shape
-	for _, s := range shapes {
-		a = append(a, cudadev.Shape{Name: s.name, Experts: s.experts, TopK: s.topK, Hidden: s.hidden, Inter: s.intermediate, Tokens: s.tokens})
-	}
-	b = append(b, cudadev.Shapes...)
-	byName := func(x, y cudadev.Shape) int { return strings.Compare(x.Name, y.Name) }
-	slices.SortFunc(a, byName)
-	slices.SortFunc(b, byName)
-	if !slices.Equal(a, b) {
-		t.Errorf("got %v and %v, want the same", a, b)
-	}
-}
-
 // TestRandomData: the routing is that of k different experts a token, and pieces differ.
 func TestRandomData(t *testing.T) {
-	d := newRandomData(shape{"s", 8, 3, 64, 64, 100})
+	d := newRandomData(shapes.Shape{Name: "s", Experts: 8, TopK: 3, Hidden: 64, Intermediate: 64, Tokens: 100})
 	offsets, counts := d.groups(16)
 	total := int32(0)
 	for e, n := range counts {

@@ -10,30 +10,17 @@ import (
 	"github.com/moegraph/moegraph/dtype"
 	"github.com/moegraph/moegraph/graph"
 	"github.com/moegraph/moegraph/internal/atomicfile"
+	"github.com/moegraph/moegraph/internal/shapes"
 	"github.com/moegraph/moegraph/nodes"
 )
 
-// shape is the size of a layer.
-type shape struct {
-	name                         string
-	experts, topK                int
-	hidden, intermediate, tokens int
-}
-
-// shapes are layers of well-known models, with the tokens of a step.
-var shapes = []shape{
-	{"small", 8, 2, 1024, 2048, 512},
-	{"mixtral", 8, 2, 4096, 14336, 8192},
-	{"qwen3-30b", 128, 8, 2048, 768, 16384},
-	{"olmoe", 64, 8, 2048, 1024, 16384},
-	{"dsv3-ep8", 32, 8, 7168, 2048, 4096},
-	{"gpt-oss-20b", 32, 4, 2880, 2880, 8192},
-}
+// measured are the layers that plan and bench know by name.
+var measured = shapes.All
 
 func shapeNames() []string {
-	names := make([]string, len(shapes))
-	for i, s := range shapes {
-		names[i] = s.name
+	names := make([]string, len(measured))
+	for i, s := range measured {
+		names[i] = s.Name
 	}
 	return names
 }
@@ -41,7 +28,7 @@ func shapeNames() []string {
 // planFlags are the flags of plan.
 type planFlags struct {
 	shape            string
-	size             shape // what flags give instead of the shape's; 0: as the shape
+	size             shapes.Shape // what flags give instead of the shape's; 0: as the shape
 	compute, order   string
 	alignment        int
 	capacity         int
@@ -68,12 +55,12 @@ Shapes: ` + shapesText(),
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.StringVar(&f.shape, "shape", shapes[0].name, "sizes of a model: "+strings.Join(shapeNames(), ", "))
-	flags.IntVar(&f.size.experts, "experts", 0, "`number` of experts (default the shape's)")
-	flags.IntVar(&f.size.topK, "topk", 0, "`number` of experts a token goes to (default the shape's)")
-	flags.IntVar(&f.size.hidden, "hidden", 0, "`width` of a token (default the shape's)")
-	flags.IntVar(&f.size.intermediate, "intermediate", 0, "`width` of an expert, a multiple of 32 (default the shape's)")
-	flags.IntVar(&f.size.tokens, "tokens", 0, "`number` of tokens a step holds at most (default the shape's)")
+	flags.StringVar(&f.shape, "shape", measured[0].Name, "sizes of a model: "+strings.Join(shapeNames(), ", "))
+	flags.IntVar(&f.size.Experts, "experts", 0, "`number` of experts (default the shape's)")
+	flags.IntVar(&f.size.TopK, "topk", 0, "`number` of experts a token goes to (default the shape's)")
+	flags.IntVar(&f.size.Hidden, "hidden", 0, "`width` of a token (default the shape's)")
+	flags.IntVar(&f.size.Intermediate, "intermediate", 0, "`width` of an expert, a multiple of 32 (default the shape's)")
+	flags.IntVar(&f.size.Tokens, "tokens", 0, "`number` of tokens a step holds at most (default the shape's)")
 	flags.StringVar(&f.compute, "compute", "bf16", "`format` of the matrix products: bf16, f16, f32")
 	flags.StringVar(&f.order, "order", "softmax_topk", "`name` of the router's order: softmax_topk, topk_softmax, sigmoid")
 	flags.IntVar(&f.alignment, "alignment", nodes.DefaultAlignment, "`rows` that each expert's share is a multiple of, a power of two up to 256")
@@ -95,8 +82,8 @@ Shapes: ` + shapesText(),
 
 func shapesText() string {
 	var b strings.Builder
-	for _, s := range shapes {
-		fmt.Fprintf(&b, "\n  %-12s experts %d, top %d, hidden %d, intermediate %d, tokens %d", s.name, s.experts, s.topK, s.hidden, s.intermediate, s.tokens)
+	for _, s := range measured {
+		fmt.Fprintf(&b, "\n  %-12s experts %d, top %d, hidden %d, intermediate %d, tokens %d", s.Name, s.Experts, s.TopK, s.Hidden, s.Intermediate, s.Tokens)
 	}
 	return b.String()
 }
@@ -135,22 +122,22 @@ func (f *planFlags) run(cmd *cobra.Command) error {
 }
 
 // sizes returns the shape with the sizes that flags give.
-func (f *planFlags) sizes(cmd *cobra.Command) (shape, error) {
-	var s shape
-	for _, known := range shapes {
-		if known.name == f.shape {
+func (f *planFlags) sizes(cmd *cobra.Command) (shapes.Shape, error) {
+	var s shapes.Shape
+	for _, known := range measured {
+		if known.Name == f.shape {
 			s = known
 		}
 	}
-	if s.name == "" {
+	if s.Name == "" {
 		return s, fmt.Errorf("-shape: got %q, want one of %s", f.shape, strings.Join(shapeNames(), ", "))
 	}
 	for _, o := range []struct {
 		flag     string
 		to, from *int
 	}{
-		{"experts", &s.experts, &f.size.experts}, {"topk", &s.topK, &f.size.topK}, {"hidden", &s.hidden, &f.size.hidden},
-		{"intermediate", &s.intermediate, &f.size.intermediate}, {"tokens", &s.tokens, &f.size.tokens},
+		{"experts", &s.Experts, &f.size.Experts}, {"topk", &s.TopK, &f.size.TopK}, {"hidden", &s.Hidden, &f.size.Hidden},
+		{"intermediate", &s.Intermediate, &f.size.Intermediate}, {"tokens", &s.Tokens, &f.size.Tokens},
 	} {
 		if !cmd.Flags().Changed(o.flag) {
 			continue
@@ -158,13 +145,13 @@ func (f *planFlags) sizes(cmd *cobra.Command) (shape, error) {
 		if *o.from < 1 || *o.from > 1<<24 {
 			return s, fmt.Errorf("-%s: got %d, want from 1 to %d", o.flag, *o.from, 1<<24)
 		}
-		*o.to, s.name = *o.from, "layer"
+		*o.to, s.Name = *o.from, "layer"
 	}
 	return s, nil
 }
 
 // build makes the graph of the layer, with backward nodes from a given gradient of its output.
-func (f *planFlags) build(s shape) (*graph.Graph, error) {
+func (f *planFlags) build(s shapes.Shape) (*graph.Graph, error) {
 	dt, err := dtype.Parse(f.compute)
 	if err != nil || dt == dtype.Float64 || !dt.IsFloat() || dt.Bits() < 16 {
 		return nil, fmt.Errorf("-compute: got %q, want bf16, f16 or f32", f.compute)
@@ -182,15 +169,15 @@ func (f *planFlags) build(s shape) (*graph.Graph, error) {
 	if f.capacity < 0 {
 		return nil, fmt.Errorf("-capacity: got %d, want at least 0", f.capacity)
 	}
-	g, vars := graph.New(s.name), graph.NewVars(1)
-	x := g.Input("x", dt, graph.UpTo(s.tokens), s.hidden)
+	g, vars := graph.New(s.Name), graph.NewVars(1)
+	x := g.Input("x", dt, graph.UpTo(s.Tokens), s.Hidden)
 	y, _ := nodes.MoELayer(x, vars.Scope("moe"), nodes.MoE{
-		Experts: s.experts, TopK: s.topK, Hidden: s.hidden, Intermediate: s.intermediate,
+		Experts: s.Experts, TopK: s.TopK, Hidden: s.Hidden, Intermediate: s.Intermediate,
 		Order: order, Alignment: f.alignment, Capacity: f.capacity,
 	})
 	g.Output("y", y)
 	if f.backward {
-		dy := g.Input("dy", dt, graph.UpTo(s.tokens), s.hidden)
+		dy := g.Input("dy", dt, graph.UpTo(s.Tokens), s.Hidden)
 		params := vars.All()
 		grads := g.GradientsFrom([]*graph.Value{y}, []*graph.Value{dy}, append(params, x)...)
 		for i, grad := range grads.Value[:len(params)] {

@@ -145,13 +145,3 @@ func TestPack(t *testing.T) {
 		t.Errorf("got %v for a tensor without memory", err)
 	}
 }
-
-func TestFindShape(t *testing.T) {
-	s, err := FindShape("small")
-	if err != nil || s.Flops() != 18*512*2*1024*2048 {
-		t.Errorf("got %v, %v", s, err)
-	}
-	if _, err := FindShape("none"); err == nil || !strings.Contains(err.Error(), "mixtral, qwen3-30b") {
-		t.Errorf("got %v, want the names", err)
-	}
-}
