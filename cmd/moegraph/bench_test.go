@@ -22,7 +22,7 @@ func TestBench(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, stdout)
 		}
 	}
-	for _, args := range [][]string{{"-shape", "none"}, {"-rounds", "0"}, {"-device", "none"}} {
+	for _, args := range [][]string{{"-shape", "none"}, {"-rounds", "0"}, {"-tile", "128"}, {"-tile", "128x128x1"}, {"-device", "none"}} {
 		if status, _, stderr := call(append([]string{"bench"}, args...)...); status != exitFailed || !strings.Contains(stderr, args[0]) {
 			t.Errorf("%v: status %d, %s", args, status, stderr)
 		}
