@@ -209,6 +209,13 @@ func (b *bench) newLayer(launch nodes.Launch) (layerGraph, error) {
 // that the device's clocks are the same for both.
 func (b *bench) measureLayer(l layerGraph) (err error) {
 	prog := l.prog
+	first, err := b.openLayer(l, prog) // puts the parameters in place
+	if err != nil {
+		return err
+	}
+	if err := first.Close(); err != nil {
+		return err
+	}
 	start, err := b.warmStart(l)
 	if err != nil {
 		return err
