@@ -141,6 +141,13 @@ func TestRun_Refuses(t *testing.T) {
 		{"plan streams", []string{"plan", "-streams", "65"}, exitFailed, "-streams: got 65"},
 		{"plan number", []string{"plan", "-tokens", "many"}, exitUsage, "-tokens"},
 		{"plan argument", []string{"plan", "mixtral"}, exitUsage, `"mixtral"`},
+		{"pack nothing", []string{"pack"}, exitUsage, "arg"},
+		{"pack two", []string{"pack", "a.csv", "b.csv"}, exitUsage, "arg"},
+		{"pack missing", []string{"pack", "nowhere.csv"}, exitFailed, "nowhere.csv"},
+		{"pack capacity", []string{"pack", "-capacity", "-1", in}, exitFailed, "-capacity: got -1"},
+		{"pack columns", []string{"pack", file("c.csv", []byte("id,size\n"))}, exitFailed, `column "lower": missing`},
+		{"pack number", []string{"pack", file("d.csv", []byte("id,lower,upper,size\na,0,1,many\n"))}, exitFailed, `line 2: column "size": got "many"`},
+		{"pack size", []string{"pack", file("e.csv", []byte("id,lower,upper,size\na,0,1,-1\n"))}, exitFailed, "size: got -1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			status, stdout, stderr := call(c.args...)
@@ -288,7 +295,7 @@ func TestInfo(t *testing.T) {
 
 // TestHelp: every command has help with an example, and shows flags with one dash.
 func TestHelp(t *testing.T) {
-	for _, path := range [][]string{{}, {"run"}, {"plan"}, {"info"}, {"run", "grouped-gemm"}, {"run", "dispatch"}} {
+	for _, path := range [][]string{{}, {"run"}, {"plan"}, {"pack"}, {"info"}, {"run", "grouped-gemm"}, {"run", "dispatch"}} {
 		status, stdout, stderr := call(append(path, "-h")...)
 		if status != exitOK || stderr != "" || !strings.Contains(stdout, "Examples:\n  moegraph") {
 			t.Errorf("%v: status %d, %q\n%s", path, status, stderr, stdout)
