@@ -25,6 +25,7 @@ type Debug struct {
 	Poison  bool   // fill workspaces and outputs with byte 0xFF before each replay
 	Jitter  uint64 // not 0: sleep at random before each node, from this seed
 	Offsets bool   // check offsets, counts and ids, which only the data can tell
+	Apart   bool   // every workspace has bytes of its own
 	Eager   bool   // on a GPU: launch node by node instead of as one graph, and time each
 }
 

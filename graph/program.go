@@ -145,6 +145,9 @@ func (p *Program) places() map[any]string {
 	for _, x := range p.buffers {
 		if x.value != nil {
 			where[x.value] = fmt.Sprintf("%d", x.Offset)
+			if x.over >= 0 {
+				where[x.value] += " in place"
+			}
 		} else {
 			where[p.steps[x.step]] = fmt.Sprintf("%d", x.Offset)
 		}
