@@ -2,6 +2,7 @@ package graph
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -27,6 +28,14 @@ type Placed struct {
 // happens before every access of the other in the order of streams and waits, or if an elementwise step makes one
 // out of the other in place.
 func (c *compilation) place() error {
+	if c.prog.plan != nil { // the search for a schedule that fits has placed them
+		return nil
+	}
+	return c.placeWorkspaces()
+}
+
+// placeWorkspaces solves.
+func (c *compilation) placeWorkspaces() error {
 	p := c.prog
 	p.listBuffers()
 	order := p.order()
@@ -34,7 +43,7 @@ func (c *compilation) place() error {
 	if err != nil {
 		return err
 	}
-	plan, err := memory.Solve(prob, memory.Options{})
+	plan, err := p.solve(prob)
 	if err != nil {
 		return err
 	}
@@ -105,11 +114,24 @@ func (p *Program) listBuffers() {
 	}
 }
 
+// solve places as low as can be; where that is above MaxWorkspace, it searches on for just that.
+func (p *Program) solve(prob memory.Problem) (*memory.Plan, error) {
+	plan, err := memory.Solve(prob, memory.Options{})
+	if err != nil || p.opt.MaxWorkspace == 0 || plan.Peak <= p.opt.MaxWorkspace || plan.LowerBound > p.opt.MaxWorkspace {
+		return plan, err
+	}
+	prob.Capacity = p.opt.MaxWorkspace
+	asked, err := memory.Solve(prob, memory.Options{})
+	if errors.Is(err, memory.ErrCapacity) {
+		return plan, nil
+	}
+	return asked, err
+}
+
 // problem states where buffers may lie: anywhere, but conflicting ones apart.
 func (p *Program) problem(order memory.Order) (memory.Problem, error) {
-	prob := memory.Problem{Buffers: make([]memory.Buffer, len(p.buffers)), Spans: make([]memory.Span, len(p.buffers))}
+	prob := memory.Problem{Buffers: p.memoryBuffers(), Spans: make([]memory.Span, len(p.buffers))}
 	for i, b := range p.buffers {
-		prob.Buffers[i] = memory.Buffer{Name: b.Name, Size: b.Size, Align: arenaAlign}
 		prob.Spans[i] = memory.Span{First: int64(b.First), Last: int64(b.Last)}
 	}
 	if p.opt.Debug.Apart {
@@ -124,6 +146,15 @@ func (p *Program) problem(order memory.Order) (memory.Problem, error) {
 	var err error
 	prob.Conflicts, err = order.Conflicts(p.accesses)
 	return prob, err
+}
+
+// memoryBuffers are the buffers as package memory has them.
+func (p *Program) memoryBuffers() []memory.Buffer {
+	buffers := make([]memory.Buffer, len(p.buffers))
+	for i, b := range p.buffers {
+		buffers[i] = memory.Buffer{Name: b.Name, Size: b.Size, Align: arenaAlign}
+	}
+	return buffers
 }
 
 // mayOverwrite lists the pairs of workspaces that a step may make one out of the other in place, as far as the step
@@ -191,7 +222,7 @@ func (p *Program) solveMerged(order memory.Order, m *memory.Merged) (*memory.Pla
 	for g, nodes := range m.Accesses {
 		spans[g] = memory.Span{First: int64(slices.Min(nodes)), Last: int64(slices.Max(nodes))}
 	}
-	plan, err := memory.Solve(memory.Problem{Buffers: m.Buffers, Conflicts: conflicts, Spans: spans}, memory.Options{})
+	plan, err := p.solve(memory.Problem{Buffers: m.Buffers, Conflicts: conflicts, Spans: spans})
 	if err != nil {
 		return nil, nil, err
 	}
