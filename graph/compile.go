@@ -17,6 +17,8 @@ type Options struct {
 	// MaxWorkspace is the most bytes that the workspaces' arena may take; 0: no limit. Steps are run one after the other
 	// where they could run at once, if nothing else makes them fit. The error of what cannot be met says what can.
 	MaxWorkspace int64
+	// Plan is used in place of a new one. It must be of the same graph, device, profile and other options.
+	Plan *Plan
 	// NoFuse keeps every node as it was built. Fusing may only skip a 16-bit rounding.
 	NoFuse bool
 	// Debug turns on checks and disturbances for tests.
@@ -45,6 +47,7 @@ type Step struct {
 	EndUS   float64
 
 	scratch int64
+	built   int   // index in the order of building, after fusing
 	deps    []int // steps that must come first: data, updates of variables
 	nodeIDs []int // of the nodes that it stands for
 }
@@ -64,6 +67,7 @@ type compilation struct {
 	steps   []*Step
 	built   []*Step     // in the order of building, which schedules refer to
 	shape   *workspaces // of built
+	adopted bool        // the plan is one that was made before
 	prog    *Program
 }
 
@@ -75,7 +79,8 @@ type pass struct {
 
 // passes, in order. Pruning and dropping come first so that fusing sees only uses that count; dropping comes again
 // since fusing removes uses; dependencies before streams; streams before memory, because two buffers
-// may share bytes only if the streams' order allows it; launches last, because they depend on all of it.
+// may share bytes only if the streams' order allows it; what is kept is verified before; launches last, because they
+// depend on all of it.
 var passes = []pass{
 	{"prune", (*compilation).prune},
 	{"drop unused outputs", (*compilation).dropOutputs},
@@ -86,6 +91,7 @@ var passes = []pass{
 	{"streams", (*compilation).streams},
 	{"memory", (*compilation).place},
 	{"verify", (*compilation).verify},
+	{"keep the plan", (*compilation).keep},
 	{"launches", (*compilation).launches},
 }
 

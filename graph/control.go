@@ -79,7 +79,7 @@ func (c *compilation) fit(m *costModel, most int) error {
 	original := c.built
 	least := reached{bytes: math.MaxInt64}
 	for level := -1; level < len(slacks); level++ {
-		c.built, c.shape = original, nil
+		c.built, c.shape, c.prog.control = original, nil, nil
 		if level >= 0 {
 			edges, err := c.control(m, slacks[level])
 			if err != nil {
@@ -164,7 +164,7 @@ func (c *compilation) reorder(edges [][2]int) {
 		steps[i] = &s
 	}
 	c.built, c.shape = steps, nil
-	c.prog.control = len(edges)
+	c.prog.control = edges
 }
 
 // sortSteps returns the order that takes the first ready step each time.

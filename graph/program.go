@@ -18,10 +18,11 @@ type Program struct {
 	steps      []*Step
 	streams    int
 	makespanUS float64
-	how        string  // the steps were scheduled
-	control    int     // edges added to save memory
-	built      []*Step // as they were before scheduling
-	profile    Profile // that it was planned with
+	how        string   // the steps were scheduled
+	control    [][2]int // edges added to save memory, between steps as built
+	key        string   // of the plan
+	built      []*Step  // as they were before scheduling
+	profile    Profile  // that it was planned with
 	buffers    []Placed
 	accesses   [][]int // of each buffer, the maker first
 	external   []*Value
@@ -110,8 +111,8 @@ func (p *Program) String() string {
 	var b strings.Builder
 	where := p.places()
 	fmt.Fprintf(&b, "program %q on %s: %d steps, %s, simulated %.0f us\n", p.graph, p.dev, len(p.steps), plural(p.streams, "stream"), p.makespanUS)
-	if p.control > 0 {
-		fmt.Fprintf(&b, "%s added to save memory\n", plural(p.control, "edge"))
+	if len(p.control) > 0 {
+		fmt.Fprintf(&b, "%s added to save memory\n", plural(len(p.control), "edge"))
 	}
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "step\tstream\twaits\tnode\top\toutput\toffset\tbytes\tMFLOP")

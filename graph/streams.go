@@ -21,7 +21,23 @@ func (c *compilation) streams() error {
 		most = defaultStreams
 	}
 	c.built, c.prog.built = c.steps, c.steps
-	m := newCostModel(c.dev.Rates(), c.steps, c.profile)
+	for i, s := range c.built {
+		if s.built != i { // WithProfile has them with their indices, and shares them
+			s.built = i
+		}
+	}
+	c.setKey()
+	if c.opt.Plan != nil {
+		c.adopted = true
+		return c.adopt(c.opt.Plan)
+	}
+	if kept := loadPlan(PlanDir(), c.prog.key); kept != nil {
+		if c.adopted = c.adopt(kept) == nil; c.adopted {
+			return nil
+		}
+		c.built, c.prog.control, c.prog.plan = c.prog.built, nil, nil // it is not what its key says: make it anew
+	}
+	m := newCostModel(c.dev.Rates(), c.built, c.profile)
 	if c.opt.MaxWorkspace > 0 {
 		return c.fit(m, most)
 	}
