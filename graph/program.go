@@ -48,6 +48,9 @@ func (p *Program) Steps() []*Step { return append([]*Step(nil), p.steps...) }
 // Streams returns the number of streams in use.
 func (p *Program) Streams() int { return p.streams }
 
+// SimulatedUS returns the time of a replay in the cost model, in microseconds.
+func (p *Program) SimulatedUS() float64 { return p.makespanUS }
+
 // Workspaces returns the arena's buffers.
 func (p *Program) Workspaces() []Placed { return append([]Placed(nil), p.buffers...) }
 

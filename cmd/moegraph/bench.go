@@ -26,6 +26,8 @@ type benchFlags struct {
 	products  bool
 	compile   bool
 	nodeTimes bool
+	plans     bool
+	pages     string
 }
 
 func newBench() *cobra.Command {
@@ -41,7 +43,8 @@ fill.
 
 Shapes: ` + shapesText(),
 		Example: `  moegraph bench -device cuda:0
-  moegraph bench -device cuda:0 -shape mixtral,small -compile=false -times`,
+  moegraph bench -device cuda:0 -shape mixtral,small -compile=false -times
+  moegraph bench -device cuda:0 -plans -rounds 30`,
 		Args: cobra.NoArgs,
 		RunE: action(func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), cmd.OutOrStdout()) }),
 	}
@@ -54,6 +57,8 @@ Shapes: ` + shapesText(),
 	flags.BoolVar(&f.products, "products", true, "measure the matrix products")
 	flags.BoolVar(&f.compile, "compile", true, "measure how long kernels take to compile")
 	flags.BoolVar(&f.nodeTimes, "times", false, "print the time of every node, launched node by node")
+	flags.BoolVar(&f.plans, "plans", false, "only measure the layer on one stream against its plans, in turn")
+	flags.StringVar(&f.pages, "pages", "", "with -plans, write each shape's plan with its measured times as a page, in a `folder`")
 	must(cmd.RegisterFlagCompletionFunc("shape", cobra.FixedCompletions(shapeNames(), cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
@@ -111,6 +116,9 @@ func (b *bench) run() error {
 	l, err := b.newLayer()
 	if err != nil {
 		return err
+	}
+	if b.plans {
+		return errors.Join(b.measurePlans(l), l.vars.Free())
 	}
 	prog, err := l.g.Compile(b.dev, graph.Options{})
 	if err != nil {
@@ -289,37 +297,47 @@ type stopwatch interface {
 	Measure(f func() error) (time.Duration, error)
 }
 
-// time returns the median time of a replay, divided by the number of times that it does its work. Each measurement
-// is of enough replays to take 20 ms.
-func (b *bench) time(e *graph.Exec, per int) (time.Duration, error) {
-	n := 1
-	measure := func() (time.Duration, error) {
-		replays := func() error {
-			for range n {
-				if err := e.Replay(b.ctx); err != nil {
-					return err
-				}
+// replays returns the time of n replays.
+func (b *bench) replays(e *graph.Exec, n int) (time.Duration, error) {
+	run := func() error {
+		for range n {
+			if err := e.Replay(b.ctx); err != nil {
+				return err
 			}
-			return nil
 		}
-		if r, ok := e.Runner().(stopwatch); ok {
-			return r.Measure(replays)
-		}
-		start := time.Now()
-		err := replays()
-		return time.Since(start), err
+		return nil
 	}
+	if r, ok := e.Runner().(stopwatch); ok {
+		return r.Measure(run)
+	}
+	start := time.Now()
+	err := run()
+	return time.Since(start), err
+}
+
+// calibrate returns how many replays take 20 ms, after some that capture and warm up.
+func (b *bench) calibrate(e *graph.Exec) (int, error) {
+	n := 1
 	for range 2 { // the first captures
-		took, err := measure()
+		took, err := b.replays(e, n)
 		if err != nil {
 			return 0, err
 		}
-		n = max(1, min(200, int(20*time.Millisecond/max(took, time.Microsecond))))
-		n = max(1, n)
+		n = max(1, min(200, int(20*time.Millisecond/max(took/time.Duration(n), time.Microsecond))))
+	}
+	return n, nil
+}
+
+// time returns the median time of a replay, divided by the number of times that it does its work. Each measurement
+// is of enough replays to take 20 ms.
+func (b *bench) time(e *graph.Exec, per int) (time.Duration, error) {
+	n, err := b.calibrate(e)
+	if err != nil {
+		return 0, err
 	}
 	var all []time.Duration
 	for range b.rounds {
-		took, err := measure()
+		took, err := b.replays(e, n)
 		if err != nil {
 			return 0, err
 		}

@@ -269,6 +269,41 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// TestPlan_SaveAndLoad: a plan that was saved plans the same layer, and no other; a page is written; a limit holds.
+func TestPlan_SaveAndLoad(t *testing.T) {
+	dir := t.TempDir()
+	saved, page := filepath.Join(dir, "p.plan"), filepath.Join(dir, "p.html")
+	layer := []string{"plan", "-shape", "small", "-backward"}
+	status, first, stderr := call(append(layer, "-save", saved, "-html", page)...)
+	if status != exitOK || !strings.Contains(first, "wrote "+saved) {
+		t.Fatalf("status %d, %s", status, stderr)
+	}
+	table, _, _ := strings.Cut(first, "wrote ")
+	if status, again, stderr := call(append(layer, "-load", saved)...); status != exitOK || again != table {
+		t.Errorf("status %d, %s, another table:\n%s", status, stderr, again)
+	}
+	if b, err := os.ReadFile(page); err != nil || !bytes.HasPrefix(b, []byte("<!DOCTYPE html>")) {
+		t.Errorf("no page: %v", err)
+	}
+	if status, stdout, stderr := call(append(layer, "-max-workspace", "250000000")...); status != exitOK {
+		t.Errorf("status %d, %s%s", status, stdout, stderr)
+	}
+	for _, c := range []struct {
+		args  []string
+		names string
+	}{
+		{[]string{"plan", "-shape", "small", "-load", saved}, "another graph"},
+		{append(layer, "-load", page), "-load: "},
+		{append(layer, "-load", "nowhere"), "nowhere"},
+		{append(layer, "-max-workspace", "-1"), "-max-workspace: got -1"},
+		{append(layer, "-max-workspace", "1000"), "MaxWorkspace: got 1000 bytes, want at least"},
+	} {
+		if status, stdout, stderr := call(c.args...); status != exitFailed || stdout != "" || !strings.Contains(stderr, c.names) {
+			t.Errorf("%q: status %d, %q, %q", c.args, status, stdout, stderr)
+		}
+	}
+}
+
 func TestInfo(t *testing.T) {
 	status, stdout, stderr := call("info")
 	if status != exitOK || stderr != "" {
