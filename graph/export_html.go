@@ -63,7 +63,7 @@ func (b *page) facts() {
 	}
 	facts := [][2]string{
 		{"steps", itoa(len(p.steps))}, {"streams", itoa(p.streams)}, {"waits", itoa(waits)},
-		{"simulated", fmt.Sprintf("%.1f us", p.makespanUS)}, {"peak", size(p.plan.Peak)}, {"lower bound", size(p.plan.LowerBound)},
+		{"simulated", duration(p.makespanUS)}, {"peak", size(p.plan.Peak)}, {"lower bound", size(p.plan.LowerBound)},
 		{"without sharing", size(p.WorkspaceSum())},
 	}
 	if n := len(p.control); n > 0 {
@@ -88,10 +88,21 @@ func (b *page) section(id, title, text string, body func()) {
 	b.printf("</section>\n")
 }
 
+// duration writes microseconds for people.
+func duration(us float64) string {
+	switch {
+	case us >= 10e6:
+		return fmt.Sprintf("%.1f s", us/1e6)
+	case us >= 10e3:
+		return fmt.Sprintf("%.1f ms", us/1e3)
+	}
+	return fmt.Sprintf("%.1f us", us)
+}
+
 // describe is what the page says of a step.
 func (p *Program) describe(i int) string {
 	s := p.steps[i]
-	text := fmt.Sprintf("%d  %s  (%s), stream %d, %.1f us to %.1f us", i, s.Name, s.Op.Kind(), s.Stream, s.StartUS, s.EndUS)
+	text := fmt.Sprintf("%d  %s  (%s), stream %d, from %s to %s", i, s.Name, s.Op.Kind(), s.Stream, duration(s.StartUS), duration(s.EndUS))
 	if len(s.Waits) > 0 {
 		text += ", waits for " + ints(s.Waits)
 	}
@@ -111,7 +122,7 @@ func (p *Program) describe(i int) string {
 const (
 	nodeW, nodeGap, rowGap = 220.0, 18.0, 36.0
 	nodeHead, nodeLine     = 34.0, 13.0
-	nodeLetters            = 36 // that fit into a box
+	nodeLetters            = 35 // that fit into a box; fewer in bold
 )
 
 // graph draws the steps in layers: each one row below the lowest of those that it depends on.
@@ -149,7 +160,7 @@ func (b *page) graph() {
 	}
 	for i, s := range p.steps {
 		b.printf(`<g data-step="%d"><title>%s</title><rect x="%.0f" y="%.0f" width="%.0f" height="%.0f" rx="5" fill="%s"/>`, i, html.EscapeString(p.describe(i)), x[i], y[i], nodeW, h[i], streamColor(s.Stream))
-		lines := []string{fmt.Sprintf("%d  %s", i, shorten(s.Name, nodeLetters-5)), s.Op.Kind()}
+		lines := []string{fmt.Sprintf("%d  %s", i, shorten(s.Name, nodeLetters-9)), s.Op.Kind()}
 		for k, v := range s.Out {
 			if v != nil {
 				lines = append(lines, shorten(s.Op.Outputs()[k]+" "+v.Text(), nodeLetters))
@@ -260,14 +271,14 @@ func (b *page) timeline(title string, spans []span, lanes int, waits bool) {
 	for _, s := range spans {
 		last, lanes = max(last, s.to), max(lanes, s.lane+1)
 	}
-	x := func(us float64) float64 { return laneLeft + (laneW-laneLeft-10)*us/last }
+	x := func(us float64) float64 { return laneLeft + (laneW-laneLeft-40)*us/last }
 	y := func(lane int) float64 { return laneTop + float64(lane)*(laneH+laneGap) }
 	height := y(lanes) + 22
-	b.printf("<h2>%s: %.1f us</h2>\n", title, last)
+	b.printf("<h2>%s: %s</h2>\n", title, duration(last))
 	b.printf(`<div class="pane" tabindex="0" role="application" aria-label="%s timeline: arrow keys move from step to step"><svg class="timeline" width="%.0f" height="%.0f" role="img" aria-label="%s timeline of %d steps on %d lanes">`+"\n", title, laneW, height, title, len(spans), lanes)
 	for k := range 6 {
 		us := last * float64(k) / 5
-		b.printf(`<line class="grid" x1="%.1f" x2="%.1f" y1="%.0f" y2="%.0f"/><text class="soft" x="%.1f" y="%.0f" text-anchor="middle">%s us</text>`, x(us), x(us), laneTop-6, height-18, x(us), height-5, number(math.Round(us*10)/10))
+		b.printf(`<line class="grid" x1="%.1f" x2="%.1f" y1="%.0f" y2="%.0f"/><text class="soft" x="%.1f" y="%.0f" text-anchor="middle">%s</text>`, x(us), x(us), laneTop-6, height-18, x(us), height-5, duration(us))
 	}
 	name := "stream"
 	if !waits {
@@ -278,7 +289,7 @@ func (b *page) timeline(title string, spans []span, lanes int, waits bool) {
 	}
 	for _, s := range spans {
 		w := max(x(s.to)-x(s.from), 0.6)
-		b.printf(`<g data-step="%d"><title>%s: %.1f us to %.1f us</title><rect x="%.2f" y="%.0f" width="%.2f" height="%.0f" fill="%s"/>`, s.step, html.EscapeString(p.steps[s.step].Name), s.from, s.to, x(s.from), y(s.lane), w, laneH, streamColors[s.step%len(streamColors)])
+		b.printf(`<g data-step="%d"><title>%s: from %s to %s</title><rect x="%.2f" y="%.0f" width="%.2f" height="%.0f" fill="%s"/>`, s.step, html.EscapeString(p.steps[s.step].Name), duration(s.from), duration(s.to), x(s.from), y(s.lane), w, laneH, streamColors[s.step%len(streamColors)])
 		if room := int(w/6.5) - 1; room > 3 {
 			b.printf(`<text class="in" x="%.1f" y="%.0f">%s</text>`, x(s.from)+4, y(s.lane)+laneH/2+4, html.EscapeString(shorten(p.steps[s.step].Name, room)))
 		}

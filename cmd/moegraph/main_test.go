@@ -140,6 +140,7 @@ func TestRun_Refuses(t *testing.T) {
 		{"plan topk", []string{"plan", "-topk", "9"}, exitFailed, "TopK: got 9"},
 		{"plan streams", []string{"plan", "-streams", "65"}, exitFailed, "-streams: got 65"},
 		{"plan number", []string{"plan", "-tokens", "many"}, exitUsage, "-tokens"},
+		{"plan device", []string{"plan", "-device", "plan:sm_1"}, exitFailed, `"plan:sm_1"`},
 		{"plan argument", []string{"plan", "mixtral"}, exitUsage, `"mixtral"`},
 		{"pack nothing", []string{"pack"}, exitUsage, "arg"},
 		{"pack two", []string{"pack", "a.csv", "b.csv"}, exitUsage, "arg"},
@@ -263,7 +264,7 @@ func TestPlan(t *testing.T) {
 		}
 	}
 	status, stdout, stderr := call("plan", "-experts", "4", "-topk", "1", "-hidden", "64", "-intermediate", "32", "-tokens", "10", "-compute", "f32",
-		"-alignment", "8", "-order", "sigmoid", "-no-fuse", "-streams", "1")
+		"-alignment", "8", "-order", "sigmoid", "-no-fuse", "-streams", "1", "-device", "plan:sm_90")
 	if status != exitOK || !strings.Contains(stdout, "f32 (<=10,64)") || strings.Contains(stdout, "bf16") {
 		t.Errorf("flags: status %d, %q\n%s", status, stderr, stdout)
 	}
@@ -366,6 +367,7 @@ func TestCompletion(t *testing.T) {
 		{[]string{"run", "grouped-gemm", "-set", "gen"}, "generate_c=1"},
 		{[]string{"plan", "-shape", "mi"}, "mixtral"},
 		{[]string{"plan", "-compute", ""}, "f32"},
+		{[]string{"plan", "-device", ""}, "plan:sm_90"},
 	} {
 		if got := complete(c.args...); !slices.Contains(got, c.want) {
 			t.Errorf("%q: got %q, want %q among them", c.args, got, c.want)

@@ -3,7 +3,9 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -11,6 +13,7 @@ import (
 	"github.com/moegraph/moegraph/dtype"
 	"github.com/moegraph/moegraph/graph"
 	"github.com/moegraph/moegraph/internal/atomicfile"
+	"github.com/moegraph/moegraph/internal/cudadev"
 	"github.com/moegraph/moegraph/internal/shapes"
 	"github.com/moegraph/moegraph/nodes"
 )
@@ -52,7 +55,7 @@ lie. Nothing is run and none of the layer's memory is taken, so layers of any si
 
 Shapes: ` + shapesText(),
 		Example: `  moegraph plan
-  moegraph plan -shape mixtral -backward -html plan.html
+  moegraph plan -shape mixtral -backward -device plan:sm_90 -html plan.html
   moegraph plan -experts 16 -topk 4 -hidden 512 -intermediate 256 -tokens 4096 -compute f32`,
 		Args: cobra.NoArgs,
 		RunE: action(func(cmd *cobra.Command, _ []string) error { return f.run(cmd) }),
@@ -73,7 +76,7 @@ Shapes: ` + shapesText(),
 	flags.IntVar(&f.streams, "streams", 0, "most streams to use, a `number` from 1 to 64 (default chosen)")
 	flags.Int64Var(&f.maxWorkspace, "max-workspace", 0, "most `bytes` for workspaces (default no limit)")
 	flags.BoolVar(&f.noFuse, "no-fuse", false, "keep every node as it was built")
-	addDevice(cmd, &f.device, "plan for")
+	addDevice(cmd, &f.device, "plan for", planDevices()...)
 	flags.StringVar(&f.dot, "dot", "", "write the graph as DOT, a `file`")
 	flags.StringVar(&f.trace, "trace", "", "write the simulated schedule as a trace for Perfetto, a `file`")
 	flags.StringVar(&f.svg, "svg", "", "write memory over time as a picture, a `file`")
@@ -97,7 +100,7 @@ func shapesText() string {
 }
 
 func (f *planFlags) run(cmd *cobra.Command) error {
-	dev, err := graph.Open(f.device)
+	dev, err := openToPlan(f.device)
 	if err != nil {
 		return fmt.Errorf("-device: %w", err)
 	}
@@ -133,6 +136,29 @@ func (f *planFlags) run(cmd *cobra.Command) error {
 		fmt.Fprintf(cmd.OutOrStdout(), "wrote %s\n", export.path)
 	}
 	return nil
+}
+
+// planDevices names the GPUs that can be planned for where there is none.
+func planDevices() []string {
+	var names []string
+	for _, arch := range slices.Sorted(maps.Keys(cudadev.GPUs)) {
+		names = append(names, fmt.Sprintf("plan:sm_%d", arch))
+	}
+	return names
+}
+
+// openToPlan opens a device, or one that only plans.
+func openToPlan(name string) (graph.Device, error) {
+	rest, ok := strings.CutPrefix(name, "plan:")
+	if !ok {
+		return graph.Open(name)
+	}
+	for arch, gpu := range cudadev.GPUs {
+		if rest == fmt.Sprintf("sm_%d", arch) {
+			return cudadev.Plan{GPU: gpu}, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: got %q, want one of %s", graph.ErrDevice, name, strings.Join(planDevices(), ", "))
 }
 
 func readPlan(path string) (*graph.Plan, error) {
