@@ -169,3 +169,16 @@ func TestProfile_Layer(t *testing.T) {
 		t.Errorf("only %d plans for 20 profiles", len(plans))
 	}
 }
+
+// TestApart: with a place of its own for every workspace the layer gives the bits that it gives with shared ones.
+func TestApart(t *testing.T) {
+	l := newLayer(40, dtype.BFloat16)
+	p := compile(t, l.g, graph.Options{Streams: 4, ForceStreams: true, Debug: graph.Debug{Poison: true}})
+	q := compile(t, l.g, graph.Options{Streams: 4, ForceStreams: true, Debug: graph.Debug{Poison: true, Apart: true}})
+	if q.ArenaBytes() <= q.WorkspaceSum()-256 || p.ArenaBytes() >= p.WorkspaceSum() {
+		t.Errorf("apart %d of %d bytes, shared %d of %d", q.ArenaBytes(), q.WorkspaceSum(), p.ArenaBytes(), p.WorkspaceSum())
+	}
+	if !reflect.DeepEqual(l.run(t, open(t, p, l.vars), 5, 37), l.run(t, open(t, q, l.vars), 5, 37)) {
+		t.Error("other bits")
+	}
+}

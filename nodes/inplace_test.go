@@ -38,8 +38,17 @@ func TestInPlace(t *testing.T) {
 			t.Errorf("%s: in place %v, a case %v", info.Example.Kind(), is, has)
 		}
 	}
+	dev, err := graph.Open("host")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testInPlace(t, dev, dtype.BFloat16, dtype.Float16, dtype.Float32, dtype.Float64)
+}
+
+// testInPlace holds the bits of each case beside those with every workspace apart.
+func testInPlace(t *testing.T, dev graph.Device, formats ...dtype.DType) {
 	for kind, apply := range inPlaceCases {
-		for _, dt := range []dtype.DType{dtype.BFloat16, dtype.Float16, dtype.Float32, dtype.Float64} {
+		for _, dt := range formats {
 			if kind == "cast" && dt.Bits() != 16 {
 				continue
 			}
@@ -53,7 +62,7 @@ func TestInPlace(t *testing.T) {
 					h.Named("h")
 					y := Scale(apply(h, x, draw).Named("y"), 0.5)
 					g.Output("out", y)
-					prog := mustCompile(t, g, graph.Options{Debug: graph.Debug{Poison: true, Apart: apart}})
+					prog := mustCompile(t, dev, g, graph.Options{Debug: graph.Debug{Poison: true, Apart: apart}})
 					over := ""
 					for _, b := range prog.Workspaces() {
 						if b.Name == "y" {
@@ -75,12 +84,8 @@ func TestInPlace(t *testing.T) {
 	}
 }
 
-func mustCompile(t *testing.T, g *graph.Graph, opt graph.Options) *graph.Program {
+func mustCompile(t *testing.T, dev graph.Device, g *graph.Graph, opt graph.Options) *graph.Program {
 	t.Helper()
-	dev, err := graph.Open("host")
-	if err != nil {
-		t.Fatal(err)
-	}
 	prog, err := g.Compile(dev, opt)
 	if err != nil {
 		t.Fatal(err)
@@ -126,6 +131,10 @@ func runInPlace(t *testing.T, prog *graph.Program, vars *graph.Vars, x, y *graph
 // TestInPlace_Refused: an operand that is read later, twice, or by another stream's step, or that is an output of the
 // graph, stays.
 func TestInPlace_Refused(t *testing.T) {
+	dev, err := graph.Open("host")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, build := range map[string]func(g *graph.Graph, h *graph.Value){
 		"read later":  func(g *graph.Graph, h *graph.Value) { g.Output("z", Add(Scale(Scale(h, 3), 5), h)) },
 		"twice":       func(g *graph.Graph, h *graph.Value) { g.Output("z", Scale(Add(h, h, h), 2)) },
@@ -139,7 +148,7 @@ func TestInPlace_Refused(t *testing.T) {
 		h := Scale(x, 2)
 		h.Named("h")
 		build(g, h)
-		prog := mustCompile(t, g, graph.Options{Streams: 4, ForceStreams: true})
+		prog := mustCompile(t, dev, g, graph.Options{Streams: 4, ForceStreams: true})
 		for _, b := range prog.Workspaces() {
 			if b.Over == "h" && name != "two readers" && !(name == "not x1") {
 				t.Errorf("%s: %q lies over h\n%s", name, b.Name, prog)
