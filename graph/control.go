@@ -10,9 +10,10 @@ import (
 	"github.com/moegraph/moegraph/memory"
 )
 
-// slacks are how much longer the critical path may get by edges that save bytes, as parts of it, in the order in which they are
-// tried.
-var slacks = []float64{0, .1, .3, 1, math.Inf(1)}
+// slacks are how much longer the critical path may get by edges that save bytes, as parts of it. They are tried in this
+// order: without any edge; with those of any length, since what these do not reach is out of reach; then with as
+// little as does.
+var slacks = []float64{-1, math.Inf(1), 0, .1, .3, 1}
 
 // workspaces are the buffers of the steps as built, for bounds on what schedules need.
 type workspaces struct {
@@ -78,31 +79,42 @@ func (p *pinning) names() string {
 func (c *compilation) fit(m *costModel, most int) error {
 	original := c.built
 	least := reached{bytes: math.MaxInt64}
-	for level := -1; level < len(slacks); level++ {
+	var last *Program // what any length allows
+	for _, slack := range slacks {
 		c.built, c.shape, c.prog.control = original, nil, nil
-		if level >= 0 {
-			edges, err := c.control(m, slacks[level])
+		model := m
+		if slack >= 0 {
+			edges, err := c.control(m, slack)
 			if err != nil {
 				return err
 			}
-			if len(edges) == 0 {
-				continue // nothing to gain here
-			}
 			c.reorder(edges)
-			m = newCostModel(c.dev.Rates(), c.built, c.profile)
+			model = newCostModel(c.dev.Rates(), c.built, c.profile)
 		}
-		all := m.candidates(most)
+		all := model.candidates(most)
 		slices.SortStableFunc(all, func(a, b *schedule) int { return cmp.Compare(a.makespan, b.makespan) })
+		ok, err := false, error(nil)
 		for _, s := range all {
-			ok, err := c.tryFit(s, &least)
-			if ok || err != nil {
-				return err
+			if ok, err = c.tryFit(s, &least); ok || err != nil {
+				break
 			}
 		}
-		m = newCostModel(c.dev.Rates(), original, c.profile)
+		switch {
+		case err != nil:
+			return err
+		case ok && math.IsInf(slack, 1):
+			held := *c.prog
+			last, c.prog.plan = &held, nil
+		case ok:
+			return nil
+		case math.IsInf(slack, 1):
+			return BadShape("Options.MaxWorkspace", fmt.Sprintf("%d bytes", c.opt.MaxWorkspace),
+				"at least %d, the least found in any order of the steps; %s need it at once", least.bytes, least.names)
+		}
 	}
-	return BadShape("Options.MaxWorkspace", fmt.Sprintf("%d bytes", c.opt.MaxWorkspace),
-		"at least %d, the least found in any order of the steps; %s need it at once", least.bytes, least.names)
+	*c.prog = *last
+	c.steps = last.steps
+	return nil
 }
 
 // reached is the smallest arena found so far.
@@ -197,7 +209,7 @@ func sortSteps(deps [][]int) []int {
 }
 
 // controlSteps bounds the work of control: rounds times pairs of workspaces.
-const controlSteps = 4e8
+const controlSteps = 2e7
 
 // control returns edges between the steps as built, beyond their dependencies, under which at most MaxWorkspace bytes must
 // exist at once, or as few as come of it. Each round takes the workspaces that need the most bytes at once, and makes
@@ -207,7 +219,7 @@ func (c *compilation) control(m *costModel, slack float64) ([][2]int, error) {
 	x := newReacher(m)
 	limit := x.critical() * (1 + slack)
 	var added [][2]int
-	rounds := max(64, int(controlSteps/float64(max(1, len(c.listWorkspaces().p.buffers)*len(c.listWorkspaces().p.buffers)))))
+	rounds := max(16, int(controlSteps/float64(max(1, len(c.listWorkspaces().p.buffers)*len(c.listWorkspaces().p.buffers)))))
 	for range rounds {
 		bytes, pins, err := c.bytesOf(x.edges())
 		if err != nil || bytes <= c.opt.MaxWorkspace {
