@@ -29,6 +29,8 @@ type benchFlags struct {
 	nodeTimes bool
 	tiles     []string
 	launches  []nodes.Launch // what tiles says
+	plans     bool
+	pages     string
 }
 
 func newBench() *cobra.Command {
@@ -44,7 +46,8 @@ fill.
 
 Shapes: ` + shapesText(),
 		Example: `  moegraph bench -device cuda:0
-  moegraph bench -device cuda:0 -shape mixtral,small -compile=false -times`,
+  moegraph bench -device cuda:0 -shape mixtral,small -compile=false -times
+  moegraph bench -device cuda:0 -plans -rounds 30`,
 		Args: cobra.NoArgs,
 		RunE: action(func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), cmd.OutOrStdout()) }),
 	}
@@ -59,6 +62,8 @@ Shapes: ` + shapesText(),
 	flags.BoolVar(&f.compile, "compile", true, "measure how long kernels take to compile")
 	flags.BoolVar(&f.nodeTimes, "times", false, "print the time of every node, launched node by node")
 	flags.StringSliceVar(&f.tiles, "tile", nil, "`MxN` of the matrix products, or several, which are measured in turn (default chosen)")
+	flags.BoolVar(&f.plans, "plans", false, "only measure the layer on one stream against its plans, in turn")
+	flags.StringVar(&f.pages, "pages", "", "with -plans, write each shape's plan with its measured times as a page, in a `folder`")
 	must(cmd.RegisterFlagCompletionFunc("shape", cobra.FixedCompletions(shapeNames(), cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
@@ -130,6 +135,9 @@ func (b *bench) run() error {
 			return err
 		}
 		layers = append(layers, l)
+	}
+	if b.plans {
+		return errors.Join(b.measurePlans(layers[0]), layers[0].vars.Free())
 	}
 	if b.compile {
 		if err := b.compileTimes(layers[0].prog); err != nil {
@@ -322,9 +330,12 @@ func (b *bench) time(per int, execs ...*graph.Exec) ([]time.Duration, error) {
 	medians := make([]time.Duration, len(execs))
 	replays, all := make([]int, len(execs)), make([][]time.Duration, len(execs))
 	for round := -2; round < b.rounds; round++ { // the first captures, the second says how many fill 20 ms
-		for i, e := range execs {
+		for i := range execs {
+			if round%2 != 0 { // there and back: nobody is always the first after a pause
+				i = len(execs) - 1 - i
+			}
 			n := max(1, replays[i])
-			took, err := b.measure(e, n)
+			took, err := b.measure(execs[i], n)
 			if err != nil {
 				return nil, err
 			}

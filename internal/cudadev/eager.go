@@ -102,6 +102,24 @@ func (r *Runner) Times() ([]StepTime, error) {
 	return times, nil
 }
 
+// Profile implements graph.Profiler.
+func (r *Runner) Profile() (graph.Profile, error) {
+	times, err := r.Times()
+	if err != nil {
+		return nil, err
+	}
+	p := make(graph.Profile, len(times))
+	for i, t := range times {
+		at, err := r.eager.start[0].Elapsed(r.eager.start[i]) // step 0 is on the origin stream, and starts first
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", t.Name, err)
+		}
+		start := float64(at) / float64(time.Microsecond)
+		p[i] = graph.StepTime{Name: t.Name, StartUS: start, EndUS: start + float64(t.Time)/float64(time.Microsecond)}
+	}
+	return p, nil
+}
+
 // PrintTimes writes the time of each step and the bytes that it reads and writes a second, and the sum of the times.
 func (r *Runner) PrintTimes(w io.Writer) error {
 	times, err := r.Times()
