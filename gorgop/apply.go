@@ -23,12 +23,15 @@ func (l *Layer) Apply(nodes ...*gorgonia.Node) (*gorgonia.Node, error) {
 	if s.handle != nil {
 		nodes = append(nodes[:len(nodes):len(nodes)], s.handle)
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, fmt.Errorf("gorgop: layer %q: %w: Apply after Close", l.name, graph.ErrUsage)
+	}
 	y, err := gorgonia.ApplyOp(forwardOp{base{s, forwardKind, 0}}, nodes...)
 	if err != nil {
 		return nil, err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.sites = append(l.sites, s)
 	return y, nil
 }

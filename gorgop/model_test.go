@@ -31,9 +31,12 @@ func must(t testing.TB, err error) {
 	}
 }
 
+// device is where the layers run. Tests of other devices set it.
+var device = "host"
+
 func open(t testing.TB) graph.Device {
 	t.Helper()
-	dev, err := graph.Open("host")
+	dev, err := graph.Open(device)
 	must(t, err)
 	return dev
 }
@@ -149,8 +152,18 @@ func newLayer(t testing.TB, z sizes, cfg Config) (*Layer, *graph.Vars) {
 	vars := graph.NewVars(7)
 	l, err := MoE(open(t), vars.Scope("moe"), z.rows, z.hidden, z.moe(), 0, 0, cfg)
 	must(t, err)
-	t.Cleanup(func() { must(t, l.Close()) })
+	cleanup(t, l, vars)
 	return l, vars
+}
+
+// cleanup frees a layer and its variables at the end of the test.
+func cleanup(t testing.TB, l *Layer, vars *graph.Vars) {
+	t.Cleanup(func() {
+		must(t, l.Close())
+		if vars != nil {
+			must(t, vars.Free())
+		}
+	})
 }
 
 // reference is the same model of gorgonia's ops alone: every expert on every row, masked. Its layer's weights are the

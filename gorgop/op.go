@@ -150,14 +150,10 @@ func (o forwardOp) DoDiff(_ gorgonia.ExecutionContext, inputs gorgonia.Nodes, ou
 		if err != nil {
 			return err
 		}
-		vals := make([]gorgonia.Value, len(inputs))
-		for i, n := range inputs {
-			vals[i] = n.Value()
-		}
-		if err := o.s.checkArity(len(vals), o.Arity()); err != nil {
+		if err := o.s.checkArity(len(inputs), o.Arity()); err != nil {
 			return err
 		}
-		if err := o.s.backward(vals, dy); err != nil {
+		if err := o.s.backward(dy); err != nil {
 			return err
 		}
 		for i, n := range inputs {
@@ -215,7 +211,7 @@ func (o backwardOp) Do(vals ...gorgonia.Value) (gorgonia.Value, error) {
 		if err := o.s.checkArity(len(vals), o.Arity()); err != nil {
 			return err
 		}
-		return o.s.backward(vals[:len(o.s.diff)], vals[len(vals)-1])
+		return o.s.backward(vals[len(vals)-1])
 	})
 	if err != nil {
 		return nil, err

@@ -65,6 +65,9 @@ func (s *site) forward(vals []gorgonia.Value) (gorgonia.Value, error) {
 	}
 	s.l.forward.Add(1)
 	s.kept = keep
+	if err := s.y.start(e, s.l.d.Y); err != nil {
+		return nil, err
+	}
 	return s.y.get(e, s.l.d.Y)
 }
 
@@ -94,8 +97,9 @@ func (s *site) write(e *graph.Exec, in *graph.Value, i int, v gorgonia.Value) er
 	return e.Write(in, d)
 }
 
-// backward runs one replay on the inputs' values and the gradient of the output. The gradients are read by gradient.
-func (s *site) backward(vals []gorgonia.Value, dy gorgonia.Value) error {
+// backward runs one replay on what the last forward one had and kept, and the gradient of the output. Gradients are
+// read by gradient.
+func (s *site) backward(dy gorgonia.Value) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -113,7 +117,7 @@ func (s *site) backward(vals []gorgonia.Value, dy gorgonia.Value) error {
 	d := s.l.d
 	for i, in := range d.BackIn {
 		if in != nil {
-			if err := s.write(s.back, in, i, vals[i]); err != nil {
+			if err := s.back.WriteFrom(in, s.fwd, d.In[i]); err != nil {
 				return err
 			}
 		}
@@ -136,6 +140,13 @@ func (s *site) backward(vals []gorgonia.Value, dy gorgonia.Value) error {
 		return err
 	}
 	s.l.reverse.Add(1)
+	for i, dv := range d.Grads {
+		if dv != nil {
+			if err := s.grads[i].start(s.back, dv); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
 
@@ -149,7 +160,7 @@ func (s *site) openBack() (err error) {
 		return err
 	}
 	for _, x := range s.l.d.Saved {
-		if err := e.WriteOutput(x.To, s.fwd, x.From); err != nil {
+		if err := e.WriteFrom(x.To, s.fwd, x.From); err != nil {
 			return errors.Join(err, e.Close())
 		}
 	}
@@ -171,6 +182,9 @@ func (s *site) close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
+	for _, r := range append(s.grads, s.y) {
+		r.drop()
+	}
 	var errs error
 	for _, e := range []*graph.Exec{s.back, s.fwd, s.noGrad} {
 		if e != nil {

@@ -133,7 +133,7 @@ func TestLayer_BFloat16(t *testing.T) {
 		moe.Compute = compute
 		l, err := MoE(open(t), vars.Scope("moe"), small.rows, small.hidden, moe, 0.01, 0.001, Config{})
 		must(t, err)
-		t.Cleanup(func() { l.Close() })
+		cleanup(t, l, vars)
 		return newMachine(t, withLayer(t, l, small, tensor.Float32, small.rows), false, G.NewAdamSolver(G.WithLearnRate(3e-3))), l
 	}
 	low, _ := run(dtype.BFloat16)

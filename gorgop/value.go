@@ -47,6 +47,8 @@ func dense(v gorgonia.Value) (*tensor.Dense, error) {
 		switch {
 		case !x.IsNativelyAccessible():
 			return nil, graph.Misuse("value", "a tensor that Go cannot reach", "one in host memory")
+		case x.IsMasked():
+			return nil, graph.Unsupported("value", "a masked tensor", "one without a mask: fill what is masked first")
 		case x.IsScalar():
 			return dense(scalarOf(x))
 		case !x.RequiresIterator() && !x.DataOrder().IsColMajor() && !x.DataOrder().IsTransposed():
@@ -89,13 +91,33 @@ type result struct {
 	shape  tensor.Shape
 	scalar bool
 	own    *tensor.Dense // what is read into where the Exec's memory cannot be used in place
+
+	fetched *graph.Fetched // on its way from a device
+}
+
+// start begins the copy from a device whose memory Go cannot reach, after the replay that was issued: gorgonia's other
+// ops run beside it until get.
+func (r *result) start(e *graph.Exec, v *graph.Value) (err error) {
+	r.drop()
+	if !inPlace(e) {
+		r.fetched, err = e.Fetch(v)
+	}
+	return err
+}
+
+// drop ends the use of a copy.
+func (r *result) drop() {
+	if r.fetched != nil {
+		r.fetched.Release()
+		r.fetched = nil
+	}
 }
 
 // get returns what the last replay made of v: a view of the Exec's memory where it has the format asked for and Go can
 // reach it, else a copy. Either stays as it is until the next call.
 func (r *result) get(e *graph.Exec, v *graph.Value) (gorgonia.Value, error) {
 	if r.scalar {
-		x, err := e.Scalar(v)
+		x, err := r.number(e, v)
 		if err != nil {
 			return nil, err
 		}
@@ -107,6 +129,9 @@ func (r *result) get(e *graph.Exec, v *graph.Value) (gorgonia.Value, error) {
 	if formatOf(r.dt) == v.DType() && inPlace(e) {
 		return e.Dense(v)
 	}
+	if r.own != nil && r.fetched == nil && !inPlace(e) {
+		return r.header(), nil // asked for once more: the copy has been read
+	}
 	if r.own == nil {
 		d, err := newDense(r.dt, r.shape)
 		if err != nil {
@@ -114,11 +139,31 @@ func (r *result) get(e *graph.Exec, v *graph.Value) (gorgonia.Value, error) {
 		}
 		r.own = d
 	}
-	if _, err := e.Read(v, r.own); err != nil {
+	var err error
+	if r.fetched != nil {
+		_, err = r.fetched.Read(r.own)
+		r.drop()
+	} else {
+		_, err = e.Read(v, r.own)
+	}
+	if err != nil {
 		return nil, err
 	}
+	return r.header(), nil
+}
+
+// number returns a value of one element.
+func (r *result) number(e *graph.Exec, v *graph.Value) (float64, error) {
+	if r.fetched != nil {
+		return r.fetched.Scalar()
+	}
+	return e.Scalar(v)
+}
+
+// header returns the tensor that was read into.
+func (r *result) header() *tensor.Dense {
 	// A header of its own: gorgonia gives tensors back to a pool when a machine unbinds its nodes.
-	return tensor.New(tensor.WithShape(r.shape...), tensor.WithBacking(r.own.Data())), nil
+	return tensor.New(tensor.WithShape(r.shape...), tensor.WithBacking(r.own.Data()))
 }
 
 func formatOf(dt tensor.Dtype) dtype.DType {

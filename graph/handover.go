@@ -2,57 +2,75 @@ package graph
 
 import "fmt"
 
-// WriteOutput makes an output of another Exec an input's data, in place, in whatever memory it lies: nothing is
-// copied. The input has the format and shape of the output at capacity. From must stay open until the input gets other
-// data, or e is closed. Where replays are only issued, After says which of them come first.
-func (e *Exec) WriteOutput(input *Value, from *Exec, output *Value) error {
+// WriteFrom makes an output of another Exec, or an input's data there, the data of an input, in place, in whatever
+// memory it lies: nothing is copied. It has the input's format and shape, at capacity. It stays the input's data until
+// the input gets other data; from must stay open as long. Where replays are only issued, After orders them.
+func (e *Exec) WriteFrom(input *Value, from *Exec, v *Value) error {
 	if from == e || from == nil {
-		return usagef("WriteOutput of input %q: want an output of another Exec", input.Name())
+		return usagef("WriteFrom to input %q: want another Exec", input.Name())
 	}
-	from.mu.Lock()
-	t, err := from.readable(output)
-	if err == nil && from.inputs[output] != nil {
-		err = usagef("%q is an input of the Exec given, want an output", output.Name())
-	}
-	var src Tensor
-	if err == nil {
-		src = *t
-	}
-	from.mu.Unlock()
+	src, rows, err := from.handOut(v)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	switch st := e.inputs[input]; {
-	case err != nil:
+	st := e.inputs[input]
+	switch {
 	case e.closed:
-		return usagef("WriteOutput to a closed Exec of %q", e.p.graph)
+		return usagef("WriteFrom to a closed Exec of %q", e.p.graph)
 	case st == nil:
-		return usagef("WriteOutput: %q is no input of program %q", input.Name(), e.p.graph)
+		return usagef("WriteFrom: %q is no input of program %q", input.Name(), e.p.graph)
+	case err != nil:
 	case e.p.dev.String() != from.p.dev.String():
-		err = fmt.Errorf("%w: the output lies on %s, the program runs on %s", ErrDevice, from.p.dev, e.p.dev)
+		err = fmt.Errorf("%w: the data lies on %s, the program runs on %s", ErrDevice, from.p.dev, e.p.dev)
 	case src.DType != input.dt || shapeString(src.Shape, false) != shapeString(input.shape, false):
-		err = BadShape("output", output.String(), "%s", input.Text())
-	case input.rows != nil && !input.whole:
-		err = Unsupported("input", "rows that Write counts", "an input without a capacity")
+		err = BadShape("data", v.String(), "%s", input.Text())
+	case rows < 0 && input.rows != nil && !input.whole:
+		err = Unsupported("data", v.String(), "an input whose rows are counted, since those of %q are", input.Name())
 	default:
-		was := *st.t
-		if src.Data != nil {
-			st.t.Mem, st.t.Data, st.t.Off = src.Mem, src.Data, src.Off
-		} else {
-			e.move(st.t, src.Mem)
-			st.t.Off = src.Off
-		}
-		if err = e.checkShared(input); err != nil {
-			*st.t = was
-			if e.async != nil {
-				e.async.Rebind()
-			}
-			break
-		}
-		st.written = true
+		err = e.take(input, st, src, rows)
 	}
 	if err != nil {
 		return fmt.Errorf("input %q: %w", input.Name(), err)
 	}
+	return nil
+}
+
+// handOut returns where a value lies, and for an input with a capacity how many rows it has, else -1.
+func (e *Exec) handOut(v *Value) (src Tensor, rows int, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	t, err := e.readable(v)
+	if err != nil {
+		return Tensor{}, 0, err
+	}
+	rows = -1
+	if st := e.inputs[v]; st != nil && v.rows != nil && !v.whole {
+		rows = st.rows
+	}
+	return *t, rows, nil
+}
+
+// take makes src the input's data.
+func (e *Exec) take(input *Value, st *inputState, src Tensor, rows int) error {
+	was := *st.t
+	if src.Data != nil {
+		st.t.Mem, st.t.Data, st.t.Off = src.Mem, src.Data, src.Off
+	} else {
+		e.move(st.t, src.Mem)
+		st.t.Off = src.Off
+	}
+	if err := e.checkShared(input); err != nil {
+		*st.t = was
+		if e.async != nil {
+			e.async.Rebind()
+		}
+		return err
+	}
+	if rows >= 0 {
+		if err := e.setRows(input, st, rows); err != nil {
+			return err
+		}
+	}
+	st.written = true
 	return nil
 }
 
