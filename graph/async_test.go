@@ -186,6 +186,33 @@ func (r *asyncRunner) Fill(m graph.Memory, b byte) error {
 	return nil
 }
 
+// asyncCopy is a copy on its way.
+type asyncCopy struct {
+	b    []byte
+	over chan struct{}
+}
+
+func (r *asyncRunner) Fetch(m graph.Memory, off, n int64) (graph.Copy, error) {
+	c := &asyncCopy{make([]byte, n), make(chan struct{})}
+	r.q.put(func() {
+		copy(c.b, m.(*asyncMemory).b[off:])
+		close(c.over)
+	})
+	return c, nil
+}
+
+func (c *asyncCopy) Done() bool {
+	select {
+	case <-c.over:
+		return true
+	default:
+		return false
+	}
+}
+
+func (c *asyncCopy) Bytes() ([]byte, error) { <-c.over; return c.b, nil }
+func (c *asyncCopy) Release()               { <-c.over }
+
 func (r *asyncRunner) Rebind() { r.rebinds++ }
 
 func (r *asyncRunner) Close() error {
