@@ -35,23 +35,7 @@ func onGPU(t testing.TB) {
 // TestGPU: what holds on the host holds with the layer on a GPU.
 func TestGPU(t *testing.T) {
 	onGPU(t)
-	for _, c := range []struct {
-		name string
-		test func(*testing.T)
-	}{
-		{"Gradients", TestLayer_Gradients},
-		{"Trains", TestLayer_Trains},
-		{"ProgramWeights", TestLayer_ProgramWeights},
-		{"Handle", TestLayer_Handle},
-		{"BFloat16", TestLayer_BFloat16},
-		{"TwiceInOneGraph", TestLayer_TwiceInOneGraph},
-		{"TwoLayersTwoGraphs", TestLayer_TwoLayersTwoGraphs},
-		{"EvalMode", TestLayer_EvalMode},
-		{"Transposed", TestLayer_Transposed},
-		{"Dropout", TestLayer_Dropout},
-		{"Closed", TestLayer_Closed},
-		{"MemoryConstant", TestLayer_MemoryConstant},
-	} {
+	for _, c := range everywhere {
 		t.Run(c.name, c.test)
 	}
 }

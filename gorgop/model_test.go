@@ -6,9 +6,11 @@ import (
 	"math/rand/v2"
 	"sort"
 	"testing"
+	"time"
 
 	"github.com/moegraph/moegraph/dtype"
 	"github.com/moegraph/moegraph/graph"
+	"github.com/moegraph/moegraph/internal/asyncdev"
 	"github.com/moegraph/moegraph/nodes"
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -36,8 +38,15 @@ var device = "host"
 
 func open(t testing.TB) graph.Device {
 	t.Helper()
-	dev, err := graph.Open(device)
+	name := device
+	if name == "async" {
+		name = "host"
+	}
+	dev, err := graph.Open(name)
 	must(t, err)
+	if device == "async" {
+		return asyncdev.New(dev, 50*time.Microsecond)
+	}
 	return dev
 }
 
