@@ -210,3 +210,72 @@ func TestLayer_Hash(t *testing.T) {
 		t.Errorf("got %v %v", a.Type(), got)
 	}
 }
+
+// TestLayer_Scalars: one number in, one number out, as scalars of gorgonia, in both machines.
+func TestLayer_Scalars(t *testing.T) {
+	for _, shape := range [][]int{{}, {1}} {
+		for _, lisp := range []bool{false, true} {
+			for _, dt := range []tensor.Dtype{tensor.Float32, tensor.Float64} {
+				g := graph.New("scalars")
+				x := g.Input("x", dtype.Float32, shape...)
+				l, err := New(open(t), nil, nodes.Scale(nodes.Add(x, x), 1.5), Config{})
+				must(t, err)
+				cleanup(t, l, nil)
+				h := G.NewGraph()
+				var three any = float32(3)
+				if dt == tensor.Float64 {
+					three = 3.0
+				}
+				xn := G.NewScalar(h, dt, G.WithName("x"), G.WithValue(three))
+				y, err := l.Apply(xn)
+				must(t, err)
+				cost := G.Must(G.Square(y))
+				var vm G.VM
+				if lisp {
+					vm = G.NewLispMachine(h)
+				} else {
+					_, err = G.Grad(cost, xn)
+					must(t, err)
+					vm = G.NewTapeMachine(h)
+				}
+				must(t, vm.RunAll())
+				dx, err := xn.Grad()
+				must(t, err)
+				if y, d := floats(t, cost.Value())[0], floats(t, dx)[0]; y != 81 || d != 54 {
+					t.Errorf("%s, %v, shape %v: got %v and gradient %v, want 81 and 54", vmName(lisp), dt, shape, y, d)
+				}
+				vm.Close()
+			}
+		}
+	}
+}
+
+// TestLayer_UnbindAll: a LispMachine that gives its tensors back to gorgonia's pool does no harm to the layer's memory.
+func TestLayer_UnbindAll(t *testing.T) {
+	l, _ := newLayer(t, small, Config{})
+	z := small
+	g := G.NewGraph()
+	x := input(g, "x", 3, z.rows, z.hidden)
+	ws, err := l.Weights(g, tensor.Float32)
+	must(t, err)
+	y, err := l.Apply(append(G.Nodes{x}, ws...)...)
+	must(t, err)
+	cost := G.Must(G.Mean(G.Must(G.Square(y))))
+	var first float64
+	for i := range 20 {
+		vm := G.NewLispMachine(g)
+		must(t, vm.RunAll())
+		c := floats(t, cost.Value())[0]
+		if i == 0 {
+			first = c
+		}
+		if c != first {
+			t.Fatalf("run %d: got %v, want %v", i, c, first)
+		}
+		vm.UnbindAll()
+		for range 8 { // what the pool gives next is somebody else's
+			must(t, tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(z.rows, z.hidden)).Memset(float32(1e9)))
+		}
+		vm.Close()
+	}
+}

@@ -88,13 +88,22 @@ func (s *site) forwardExec(keep bool) (e *graph.Exec, err error) {
 // write gives an input the value of its node: in place where the device and the formats allow it.
 func (s *site) write(e *graph.Exec, in *graph.Value, i int, v gorgonia.Value) error {
 	d, err := dense(v)
-	if err == nil && (!d.Shape().Eq(s.in[i]) || d.Dtype() != s.inType[i]) {
+	scalar := s.in[i].Dims() == 0
+	if err == nil && (!d.Shape().Eq(s.in[i]) && !(scalar && d.Size() == 1) || d.Dtype() != s.inType[i]) {
 		err = graph.BadShape("value", fmt.Sprintf("%v %v", d.Dtype(), d.Shape()), "%v %v as its node", s.inType[i], s.in[i])
 	}
 	if err != nil {
 		return fmt.Errorf("input %q: %w", in.Name(), err)
 	}
-	return e.Write(in, d)
+	return e.Write(in, data(d, scalar))
+}
+
+// data is what Exec.Write takes: a scalar as a slice, whose shape is nobody's business.
+func data(d *tensor.Dense, scalar bool) any {
+	if scalar {
+		return d.Data()
+	}
+	return d
 }
 
 // backward runs one replay on what the last forward one had and kept, and the gradient of the output. Gradients are
@@ -127,7 +136,7 @@ func (s *site) backward(dy gorgonia.Value) error {
 		err = graph.BadShape("value", g.Shape(), "%v", s.out)
 	}
 	if err == nil {
-		err = s.back.Write(d.Seed, g)
+		err = s.back.Write(d.Seed, data(g, s.l.scalar))
 	}
 	if err != nil {
 		return fmt.Errorf("gradient of %s: %w", s, err)

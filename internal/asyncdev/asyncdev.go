@@ -100,6 +100,7 @@ type Runner struct {
 	tensors map[*graph.Tensor]*graph.Tensor // of the Exec to those of the host code
 	Follows int                             // calls of Follow
 	Rebinds int                             // calls of Rebind
+	Replays int                             // calls of Replay
 	fault   error
 }
 
@@ -160,7 +161,11 @@ func (r *Runner) issue(q *Queue) {
 }
 
 // Replay implements graph.Runner.
-func (r *Runner) Replay() error { r.issue(r.q); return nil }
+func (r *Runner) Replay() error {
+	r.Replays++
+	r.issue(r.q)
+	return nil
+}
 
 // ReplayOn implements graph.AsyncRunner: the stream is a *Queue.
 func (r *Runner) ReplayOn(stream any) error {
