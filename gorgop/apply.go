@@ -2,6 +2,7 @@ package gorgop
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/moegraph/moegraph/graph"
@@ -16,23 +17,52 @@ import (
 // Each application holds activations and gradients of its own until Release or Close. The value of the output's node,
 // and of gradient nodes, is memory of the layer: it is valid until the op runs again.
 func (l *Layer) Apply(nodes ...*gorgonia.Node) (*gorgonia.Node, error) {
+	p, err := l.Start(nodes...)
+	if err != nil {
+		return nil, err
+	}
+	return p.Await()
+}
+
+// Pending is an application whose output is not asked for yet.
+type Pending struct {
+	s     *site
+	token *gorgonia.Node
+	y     *gorgonia.Node
+}
+
+// Start is Apply in two halves, for layers on a GPU: the replay begins here, and Await's node waits for it. gorgonia
+// runs ops in the order in which their nodes were made, as far as operands allow, so that ops made between Start and
+// Await run beside the replay, and their gradients beside the backward one. On the host device, where a replay is done
+// when it has begun, nothing is gained.
+func (l *Layer) Start(nodes ...*gorgonia.Node) (*Pending, error) {
 	s, err := l.site(nodes)
 	if err != nil {
 		return nil, fmt.Errorf("gorgop: layer %q: %w", l.name, err)
 	}
-	if s.handle != nil {
-		nodes = append(nodes[:len(nodes):len(nodes)], s.handle)
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return nil, fmt.Errorf("gorgop: layer %q: %w: Apply after Close", l.name, graph.ErrUsage)
+		return nil, fmt.Errorf("gorgop: layer %q: %w: applied after Close", l.name, graph.ErrUsage)
 	}
-	y, err := gorgonia.ApplyOp(forwardOp{base{s, forwardKind, 0}}, nodes...)
+	token, err := gorgonia.ApplyOp(startOp{base{s, startKind, 0}}, s.nodes...)
 	if err != nil {
 		return nil, err
 	}
 	l.sites = append(l.sites, s)
+	return &Pending{s: s, token: token}, nil
+}
+
+// Await returns the output's node, which it makes at the first call.
+func (p *Pending) Await() (*gorgonia.Node, error) {
+	if p.y != nil {
+		return p.y, nil
+	}
+	y, err := gorgonia.ApplyOp(awaitOp{base{p.s, awaitKind, 0}}, p.token)
+	if err != nil {
+		return nil, err
+	}
+	p.y = y
 	return y, nil
 }
 
@@ -45,7 +75,7 @@ func (l *Layer) site(nodes []*gorgonia.Node) (*site, error) {
 	if len(nodes) != len(in) {
 		return nil, graph.Misuse("nodes", len(nodes), "%d: %s", len(in), names(in))
 	}
-	s := &site{l: l}
+	s := &site{l: l, nodes: slices.Clone(nodes)}
 	for i, n := range nodes {
 		if n == nil {
 			return nil, fmt.Errorf("input %q: %w", in[i].Name(), graph.Misuse("node", "none", "a node"))
@@ -77,7 +107,7 @@ func (l *Layer) site(nodes []*gorgonia.Node) (*site, error) {
 		if s.handle, err = l.Handle(s.g, s.dt); err != nil {
 			return nil, err
 		}
-		s.diff = append(s.diff, true)
+		s.nodes, s.diff = append(s.nodes, s.handle), append(s.diff, true)
 	}
 	return s, nil
 }

@@ -50,7 +50,7 @@ func TestAsync_OneReplay(t *testing.T) {
 			m := withLayer(t, l, small, tensor.Float32, small.rows)
 			k := newMachine(t, m, lisp, G.NewVanillaSolver(G.WithLearnRate(0.01)))
 			k.step(t)
-			s := m.y.Op().(forwardOp).s
+			s := m.y.Op().(awaitOp).s
 			fwd, back := s.fwd.Runner().(*asyncdev.Runner), s.back.Runner().(*asyncdev.Runner)
 			rebinds := fwd.Rebinds + back.Rebinds
 			for range 9 {
@@ -62,8 +62,7 @@ func TestAsync_OneReplay(t *testing.T) {
 			if n := fwd.Rebinds + back.Rebinds; n != rebinds {
 				t.Errorf("%d addresses changed after the first step", n-rebinds)
 			}
-			_, err := s.forward(values(m))
-			must(t, err)
+			must(t, s.forward(values(m)))
 			must(t, s.backward(m.y.Value()))
 			for i, r := range s.grads {
 				if r.fetched == nil {

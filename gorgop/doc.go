@@ -10,6 +10,9 @@
 //	grad     a backward Do is one replay of the backward half, for all gradients, and of Config.Optimizer
 //	close    Layer.Close, Layer.Release
 //
+// An application is two nodes, one that begins the replay and one that waits for it, and so is its gradient.
+// [Layer.Start] and [Pending.Await] make them one by one: on a GPU, other ops of gorgonia run in between.
+//
 // Nothing is computed twice: the backward half reads the forward one's activations. A machine in evaluation mode
 // (gorgonia.EvalMode) keeps none.
 //

@@ -175,7 +175,7 @@ func TestLayer_EvalMode(t *testing.T) {
 	l, _ := newLayer(t, small, Config{})
 	m := withLayer(t, l, small, tensor.Float32, small.rows)
 	m.batch(t, 0)
-	s := m.y.Op().(forwardOp).s
+	s := m.y.Op().(awaitOp).s
 	vm := G.NewTapeMachine(m.g, G.EvalMode())
 	defer vm.Close()
 	must(t, vm.RunAll())

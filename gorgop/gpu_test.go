@@ -49,7 +49,7 @@ func TestGPU_DeviceMemory(t *testing.T) {
 	k.step(t)
 	k.step(t)
 	dev := open(t).(*cudadev.Device).CUDA()
-	s := m.y.Op().(forwardOp).s
+	s := m.y.Op().(awaitOp).s
 	nodesOf := func(e *graph.Exec) []cuda.Node {
 		c, err := e.Runner().(*cudadev.Runner).Captured()
 		must(t, err)
@@ -84,12 +84,11 @@ func TestGPU_Overlap(t *testing.T) {
 	x := G.NewMatrix(g, tensor.Float32, G.WithShape(rows, hidden), G.WithName("x"))
 	y, err := l.Apply(x)
 	must(t, err)
-	s := y.Op().(forwardOp).s
+	s := y.Op().(awaitOp).s
 	xs := tensorOf(tensor.Float32, numbers(1, rows*hidden, 1), rows, hidden)
 	var issue, wait time.Duration
 	for i := range 6 {
-		_, err := s.forward([]G.Value{xs, nil})
-		must(t, err)
+		must(t, s.forward([]G.Value{xs, nil}))
 		began := time.Now()
 		must(t, s.backward(xs))
 		mid := time.Now()
@@ -122,7 +121,7 @@ func BenchmarkGPU_Step(b *testing.B) {
 		vm := G.NewTapeMachine(g)
 		must(b, vm.RunAll())
 		vm.Reset()
-		s := y.Op().(forwardOp).s
+		s := y.Op().(awaitOp).s
 		name := fmt.Sprintf("T=%d,H=%d,I=%d,E=%d", z.rows, z.hidden, z.inner, z.experts)
 		b.Run(name+"/bare", func(b *testing.B) {
 			for range b.N {
@@ -136,7 +135,8 @@ func BenchmarkGPU_Step(b *testing.B) {
 		must(b, err)
 		b.Run(name+"/Do", func(b *testing.B) {
 			for range b.N {
-				_, err := s.forward([]G.Value{xs, nil})
+				must(b, s.forward([]G.Value{xs, nil}))
+				_, err := s.output()
 				must(b, err)
 				must(b, s.backward(xs))
 				_, err = s.gradient(0)

@@ -61,7 +61,7 @@ func TestLayer_InPlace(t *testing.T) {
 	k := newMachine(t, m, false, nil)
 	m.batch(t, 0)
 	k.run(t)
-	s := m.y.Op().(forwardOp).s
+	s := m.y.Op().(awaitOp).s
 	same := func(what string, v G.Value, e *graph.Exec, x *graph.Value) {
 		t.Helper()
 		d, err := e.Dense(x)
@@ -202,7 +202,7 @@ func TestLayer_Hash(t *testing.T) {
 	must(t, err)
 	b, err := l.Apply(append(G.Nodes{x}, ws...)...)
 	must(t, err)
-	ha, hb, again := a.Op().Hashcode(), b.Op().Hashcode(), forwardOp{base{a.Op().(forwardOp).s, forwardKind, 0}}.Hashcode()
+	ha, hb, again := a.Op().Hashcode(), b.Op().Hashcode(), awaitOp{base{a.Op().(awaitOp).s, awaitKind, 0}}.Hashcode()
 	if a == b || ha == hb || ha != again {
 		t.Errorf("hashes %d and %d, of the first once more %d, nodes the same: %v", ha, hb, again, a == b)
 	}

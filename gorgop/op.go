@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash"
 	"hash/fnv"
+	"slices"
 
 	"github.com/chewxy/hm"
 	"github.com/moegraph/moegraph/graph"
@@ -12,12 +13,15 @@ import (
 	"gorgonia.org/tensor"
 )
 
-// kind tells the three ops of an application apart.
+// kind tells the ops of an application apart. A replay is begun by one op and waited for by another, forward and
+// backward alike, so that what gorgonia does between the two runs beside a device that only issues replays. What
+// connects them is a token, a scalar whose gradient is the token of the way back.
 type kind byte
 
 const (
-	forwardKind  kind = 'f' // inputs -> output
-	backwardKind kind = 'b' // inputs, output, its gradient -> a token
+	startKind    kind = 's' // inputs -> token; begins the forward replay
+	awaitKind    kind = 'a' // token -> output
+	backwardKind kind = 'b' // inputs, output, its gradient -> token; begins the backward replay
 	pickKind     kind = 'p' // token -> the gradient of one input
 )
 
@@ -76,84 +80,72 @@ func typeOf(dt tensor.Dtype, shape tensor.Shape) hm.Type {
 	return gorgonia.TensorType{Dims: shape.Dims(), Of: dt}
 }
 
-// forwardOp is the layer. It is a gorgonia.SDOp, for symbolic differentiation and TapeMachine; a gorgonia.ADOp, for
-// LispMachine; and a gorgonia.TrainModeOp.
-type forwardOp struct{ base }
+// startOp begins the forward replay. It is a gorgonia.SDOp, for symbolic differentiation and TapeMachine; a
+// gorgonia.ADOp, for LispMachine; and a gorgonia.TrainModeOp.
+type startOp struct{ base }
+
+// awaitOp is the output of the layer. It is differentiated like startOp.
+type awaitOp struct{ base }
 
 var (
-	_ gorgonia.SDOp        = forwardOp{}
-	_ gorgonia.ADOp        = forwardOp{}
-	_ gorgonia.TrainModeOp = forwardOp{}
+	_ gorgonia.SDOp        = startOp{}
+	_ gorgonia.ADOp        = startOp{}
+	_ gorgonia.TrainModeOp = startOp{}
+	_ gorgonia.SDOp        = awaitOp{}
+	_ gorgonia.ADOp        = awaitOp{}
 )
 
 // Arity implements gorgonia.Op.
-func (o forwardOp) Arity() int { return len(o.s.diff) }
+func (o startOp) Arity() int { return len(o.s.diff) }
 
-// Type implements gorgonia.Op: the types of the nodes that the layer was applied to, then that of the output.
-func (o forwardOp) Type() hm.Type {
-	return hm.NewFnType(append(o.s.inTypes(), typeOf(o.s.dt, o.s.out))...)
-}
+// Type implements gorgonia.Op: the types of the nodes that the layer was applied to, then that of the token.
+func (o startOp) Type() hm.Type { return hm.NewFnType(append(o.s.inTypes(), o.s.dt)...) }
 
 // InferShape implements gorgonia.Op. Inputs of other shapes than those that the layer was applied to are refused.
-func (o forwardOp) InferShape(in ...gorgonia.DimSizer) (tensor.Shape, error) {
-	if err := o.s.checkDims(in); err != nil {
-		return nil, err
-	}
-	return o.s.out.Clone(), nil
+func (o startOp) InferShape(in ...gorgonia.DimSizer) (tensor.Shape, error) {
+	return tensor.ScalarShape(), o.s.checkDims(in)
 }
 
 // Do implements gorgonia.Op by one replay.
-func (o forwardOp) Do(vals ...gorgonia.Value) (v gorgonia.Value, err error) {
-	err = o.guard(func() error {
+func (o startOp) Do(vals ...gorgonia.Value) (gorgonia.Value, error) {
+	err := o.guard(func() error {
 		if err := o.s.checkArity(len(vals), o.Arity()); err != nil {
 			return err
 		}
-		v, err = o.s.forward(vals)
-		return err
+		return o.s.forward(vals)
 	})
-	return v, err
+	if err != nil {
+		return nil, err
+	}
+	return o.s.zero(), nil
 }
 
 // DiffWRT implements gorgonia.SDOp.
-func (o forwardOp) DiffWRT(int) []bool { return append([]bool(nil), o.s.diff...) }
+func (o startOp) DiffWRT(int) []bool { return append([]bool(nil), o.s.diff...) }
 
-// SymDiff implements gorgonia.SDOp: a node that replays the backward half once, and one for each gradient that takes it
-// from there.
-func (o forwardOp) SymDiff(inputs gorgonia.Nodes, output, grad *gorgonia.Node) (gorgonia.Nodes, error) {
+// SymDiff implements gorgonia.SDOp: the token's gradient is the token of the backward replay, from where a node for
+// each input takes its gradient.
+func (o startOp) SymDiff(inputs gorgonia.Nodes, _, grad *gorgonia.Node) (gorgonia.Nodes, error) {
 	if err := o.s.checkArity(len(inputs), o.Arity()); err != nil {
 		return nil, fmt.Errorf("gorgop: %w", err)
-	}
-	o.s.mu.Lock()
-	o.s.derived = true
-	o.s.mu.Unlock()
-	operands := append(append(gorgonia.Nodes(nil), inputs...), output, grad)
-	token, err := gorgonia.ApplyOp(backwardOp{base{o.s, backwardKind, 0}}, operands...)
-	if err != nil {
-		return nil, err
 	}
 	grads := make(gorgonia.Nodes, len(inputs))
 	for i, differentiable := range o.s.diff {
 		if !differentiable {
 			continue
 		}
-		if grads[i], err = gorgonia.ApplyOp(pickOp{base{o.s, pickKind, i}}, token); err != nil {
+		var err error
+		if grads[i], err = gorgonia.ApplyOp(pickOp{base{o.s, pickKind, i}}, grad); err != nil {
 			return nil, err
 		}
 	}
 	return grads, nil
 }
 
-// DoDiff implements gorgonia.ADOp by one replay: it adds to the derivatives of the inputs.
-func (o forwardOp) DoDiff(_ gorgonia.ExecutionContext, inputs gorgonia.Nodes, output *gorgonia.Node) error {
+// DoDiff implements gorgonia.ADOp: it waits for the backward replay and adds to the derivatives of the inputs.
+func (o startOp) DoDiff(_ gorgonia.ExecutionContext, inputs gorgonia.Nodes, _ *gorgonia.Node) error {
 	return o.guard(func() error {
-		dy, err := output.Grad()
-		if err != nil {
-			return err
-		}
 		if err := o.s.checkArity(len(inputs), o.Arity()); err != nil {
-			return err
-		}
-		if err := o.s.backward(dy); err != nil {
 			return err
 		}
 		for i, n := range inputs {
@@ -178,7 +170,7 @@ func (o forwardOp) DoDiff(_ gorgonia.ExecutionContext, inputs gorgonia.Nodes, ou
 
 // SetTraining implements gorgonia.TrainModeOp. Machines call it when they are made; one in evaluation mode keeps no
 // activations, unless gradient nodes of the op exist.
-func (o forwardOp) SetTraining(training bool) error {
+func (o startOp) SetTraining(training bool) error {
 	o.s.mu.Lock()
 	defer o.s.mu.Unlock()
 	o.s.eval = !training
@@ -186,9 +178,58 @@ func (o forwardOp) SetTraining(training bool) error {
 }
 
 // String implements fmt.Stringer.
-func (o forwardOp) String() string { return o.s.String() }
+func (o startOp) String() string { return o.s.String() + "/start" }
 
-// backwardOp replays the backward half. Its value is a token that orders the picks after it.
+// Arity implements gorgonia.Op.
+func (o awaitOp) Arity() int { return 1 }
+
+// Type implements gorgonia.Op.
+func (o awaitOp) Type() hm.Type { return hm.NewFnType(o.s.dt, typeOf(o.s.dt, o.s.out)) }
+
+// InferShape implements gorgonia.Op.
+func (o awaitOp) InferShape(...gorgonia.DimSizer) (tensor.Shape, error) { return o.s.out.Clone(), nil }
+
+// Do implements gorgonia.Op. It runs nothing: it waits for the replay that startOp began.
+func (o awaitOp) Do(...gorgonia.Value) (v gorgonia.Value, err error) {
+	err = o.guard(func() error {
+		v, err = o.s.output()
+		return err
+	})
+	return v, err
+}
+
+// DiffWRT implements gorgonia.SDOp.
+func (o awaitOp) DiffWRT(int) []bool { return []bool{slices.Contains(o.s.diff, true)} }
+
+// SymDiff implements gorgonia.SDOp: a node that begins the backward replay.
+func (o awaitOp) SymDiff(_ gorgonia.Nodes, output, grad *gorgonia.Node) (gorgonia.Nodes, error) {
+	o.s.mu.Lock()
+	o.s.derived = true
+	o.s.mu.Unlock()
+	// The inputs are operands so that gorgonia leaves their memory alone until then.
+	operands := append(append(gorgonia.Nodes(nil), o.s.nodes...), output, grad)
+	token, err := gorgonia.ApplyOp(backwardOp{base{o.s, backwardKind, 0}}, operands...)
+	if err != nil {
+		return nil, err
+	}
+	return gorgonia.Nodes{token}, nil
+}
+
+// DoDiff implements gorgonia.ADOp by one replay, which startOp's DoDiff waits for.
+func (o awaitOp) DoDiff(_ gorgonia.ExecutionContext, _ gorgonia.Nodes, output *gorgonia.Node) error {
+	return o.guard(func() error {
+		dy, err := output.Grad()
+		if err != nil {
+			return err
+		}
+		return o.s.backward(dy)
+	})
+}
+
+// String implements fmt.Stringer.
+func (o awaitOp) String() string { return o.s.String() }
+
+// backwardOp begins the backward replay.
 type backwardOp struct{ base }
 
 // Arity implements gorgonia.Op.

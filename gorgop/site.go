@@ -18,6 +18,7 @@ type site struct {
 	g       *gorgonia.ExprGraph
 	id      uint32
 	dt      tensor.Dtype   // of every float node
+	nodes   gorgonia.Nodes // the operands
 	in      []tensor.Shape // of the data inputs and parameters
 	inType  []tensor.Dtype
 	out     tensor.Shape
@@ -31,44 +32,53 @@ type site struct {
 	fwd    *graph.Exec // keeps what back reads, from its first use on
 	noGrad *graph.Exec // keeps nothing
 	back   *graph.Exec
-	kept   bool // fwd has run since back did
+	last   *graph.Exec // of fwd and noGrad the one that ran last
+	kept   bool        // fwd has run since back did
 	y      *result
 	grads  []*result
 }
 
-// forward runs one replay on the values of the inputs and returns the output.
-func (s *site) forward(vals []gorgonia.Value) (gorgonia.Value, error) {
+// forward begins one replay on the values of the inputs. output waits for it.
+func (s *site) forward(vals []gorgonia.Value) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, fmt.Errorf("%w: %s was released", graph.ErrUsage, s)
+		return fmt.Errorf("%w: %s was released", graph.ErrUsage, s)
 	}
 	keep := s.derived || !s.eval
 	e, err := s.forwardExec(keep)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if keep && s.back != nil {
 		// What the backward replay reads must not change under it.
 		if err := e.After(s.back); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	for i, in := range s.l.d.In {
 		if err := s.write(e, in, i, vals[i]); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	s.kept = false
 	if err := e.Replay(context.Background()); err != nil {
-		return nil, err
+		return err
 	}
 	s.l.forward.Add(1)
 	s.kept = keep
-	if err := s.y.start(e, s.l.d.Y); err != nil {
-		return nil, err
+	s.last = e
+	return s.y.start(e, s.l.d.Y)
+}
+
+// output waits for the last forward replay and returns what it made.
+func (s *site) output() (gorgonia.Value, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last == nil {
+		return nil, fmt.Errorf("%w: %s has not run, or was released", graph.ErrUsage, s)
 	}
-	return s.y.get(e, s.l.d.Y)
+	return s.y.get(s.last, s.l.d.Y)
 }
 
 // forwardExec returns the Exec of the forward half, made at the first call.
@@ -200,7 +210,7 @@ func (s *site) close() error {
 			errs = errors.Join(errs, e.Close())
 		}
 	}
-	s.back, s.fwd, s.noGrad = nil, nil, nil
+	s.back, s.fwd, s.noGrad, s.last = nil, nil, nil, nil
 	return errs
 }
 
