@@ -12,6 +12,7 @@ test:
 # The packages in which goroutines meet.
 race:
 	go test -race ./graph ./internal/host ./memory
+	go test -race -short ./gorgop
 
 lint:
 	test -z "$$(gofmt -l .)" || { gofmt -d .; exit 1; }

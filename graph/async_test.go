@@ -10,188 +10,20 @@ import (
 	"sync"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/moegraph/moegraph/dtype"
 	"github.com/moegraph/moegraph/graph"
+	"github.com/moegraph/moegraph/internal/asyncdev"
 )
 
-// asyncDevice stands for a GPU: memory that Exec cannot reach, and replays that are only issued. Nodes run by host
-// code, one queue an Exec, each job after a pause, so that what relies on luck fails.
-type asyncDevice struct {
-	graph.Device // the host
-	pause        time.Duration
-	callers      *sync.Map // address to bytes of "device memory" of the caller
-}
+type (
+	asyncDevice = asyncdev.Device
+	asyncRunner = asyncdev.Runner
+)
 
 func newAsyncDevice(t testing.TB, pause time.Duration) asyncDevice {
-	return asyncDevice{host(t), pause, new(sync.Map)}
-}
-
-func (asyncDevice) String() string { return "async" }
-
-func (asyncDevice) Alloc(bytes int64, _ string) (graph.Memory, error) {
-	words := make([]uint64, bytes/8+1) // aligned for all formats
-	return &asyncMemory{b: unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), 8*len(words))[:bytes]}, nil
-}
-
-// memoryOf makes Go memory device memory.
-func (d asyncDevice) memoryOf(x []float32) graph.DeviceMemory {
-	b := unsafe.Slice((*byte)(unsafe.Pointer(&x[0])), 4*len(x))
-	addr := uintptr(unsafe.Pointer(&b[0]))
-	d.callers.Store(addr, b)
-	return graph.DeviceMemory{Addr: addr, Bytes: int64(len(b))}
-}
-
-func (d asyncDevice) WrapDevice(m graph.DeviceMemory) graph.Memory {
-	b, _ := d.callers.Load(m.Addr)
-	return &asyncMemory{b.([]byte)[:m.Bytes]}
-}
-
-type asyncMemory struct{ b []byte }
-
-func (m *asyncMemory) Size() int64  { return int64(len(m.b)) }
-func (m *asyncMemory) Addr() uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(m.b)))) }
-func (m *asyncMemory) Free() error  { return nil }
-
-func (m *asyncMemory) Read(off int64, dst []byte) error  { copy(dst, m.b[off:]); return nil }
-func (m *asyncMemory) Write(off int64, src []byte) error { copy(m.b[off:], src); return nil }
-
-// queue is a stream.
-type queue struct {
-	jobs chan func()
-	done sync.WaitGroup
-}
-
-func newQueue() *queue {
-	q := &queue{jobs: make(chan func(), 1024)}
-	q.done.Go(func() {
-		for f := range q.jobs {
-			f()
-		}
-	})
-	return q
-}
-
-func (q *queue) put(f func()) { q.jobs <- f }
-
-// mark returns a channel that closes when what is in the queue is done.
-func (q *queue) mark() chan struct{} {
-	c := make(chan struct{})
-	q.put(func() { close(c) })
-	return c
-}
-
-type asyncRunner struct {
-	d       asyncDevice
-	inner   graph.Runner
-	q       *queue
-	tensors map[*graph.Tensor]*graph.Tensor // of the Exec to those of the host code
-	follows int
-	rebinds int
-	fault   error
-}
-
-func (d asyncDevice) Load(p *graph.Program, calls []*graph.Call) (graph.Runner, error) {
-	r := &asyncRunner{d: d, q: newQueue(), tensors: map[*graph.Tensor]*graph.Tensor{}}
-	var clone func(t *graph.Tensor) *graph.Tensor
-	clone = func(t *graph.Tensor) *graph.Tensor {
-		if t == nil {
-			return nil
-		}
-		c := r.tensors[t]
-		if c == nil {
-			c = &graph.Tensor{DType: t.DType, Shape: t.Shape}
-			r.tensors[t] = c
-			c.Count = clone(t.Count)
-		}
-		return c
-	}
-	for _, c := range calls {
-		for _, list := range [][]*graph.Tensor{c.In, c.Out} {
-			for i, t := range list {
-				list[i] = clone(t)
-			}
-		}
-		if c.Shared != nil {
-			c.Scratch = c.Shared.Mem.(*asyncMemory).b[c.Shared.Off:][:c.Shared.Shape[0]]
-		}
-	}
-	var err error
-	r.inner, err = d.Device.Load(p, calls)
-	return r, err
-}
-
-func elemsOf(shape []int) int {
-	n := 1
-	for _, d := range shape {
-		n *= d
-	}
-	return n
-}
-
-func (r *asyncRunner) issue(q *queue) {
-	data := map[*graph.Tensor][]byte{} // where everything is now
-	for t, c := range r.tensors {
-		if m, ok := t.Mem.(*asyncMemory); ok {
-			n := t.DType.Bytes(elemsOf(t.Shape))
-			data[c] = m.b[t.Off:][:min(n, len(m.b)-int(t.Off))]
-		}
-	}
-	q.put(func() {
-		time.Sleep(r.d.pause)
-		for c, b := range data {
-			c.Data = b
-		}
-		r.fault = errors.Join(r.fault, r.inner.Replay())
-	})
-}
-
-func (r *asyncRunner) Replay() error { r.issue(r.q); return nil }
-
-func (r *asyncRunner) ReplayOn(stream any) error {
-	q, ok := stream.(*queue)
-	if !ok {
-		return graph.Unsupported("stream", stream, "a *queue")
-	}
-	before := r.q.mark()
-	q.put(func() { <-before })
-	r.issue(q)
-	after := q.mark()
-	r.q.put(func() { <-after })
-	return nil
-}
-
-func (r *asyncRunner) Wait() error { <-r.q.mark(); return r.fault }
-
-func (r *asyncRunner) Follow(other graph.AsyncRunner) error {
-	r.follows++
-	c := other.(*asyncRunner).q.mark()
-	r.q.put(func() { <-c })
-	return nil
-}
-
-func (r *asyncRunner) Put(m graph.Memory, off int64, src []byte) error {
-	src = slices.Clone(src)
-	r.q.put(func() { copy(m.(*asyncMemory).b[off:], src) })
-	return nil
-}
-
-func (r *asyncRunner) Fill(m graph.Memory, b byte) error {
-	r.q.put(func() {
-		for i := range m.(*asyncMemory).b {
-			m.(*asyncMemory).b[i] = b
-		}
-	})
-	return nil
-}
-
-func (r *asyncRunner) Rebind() { r.rebinds++ }
-
-func (r *asyncRunner) Close() error {
-	close(r.q.jobs)
-	r.q.done.Wait()
-	return r.inner.Close()
+	t.Helper()
+	return asyncdev.New(host(t), pause)
 }
 
 // addOp adds x to a variable, whose old value it gives.
@@ -302,7 +134,7 @@ func TestAsync_SharedVariables(t *testing.T) {
 		{w2, 10}, // after the other writer and the reader
 		{r1, 5},  // once after each writer's turn
 	} {
-		if got := c.e.Runner().(*asyncRunner).follows; got != c.want {
+		if got := c.e.Runner().(*asyncRunner).Follows; got != c.want {
 			t.Errorf("Exec %d followed %d times, want %d", i, got, c.want)
 		}
 	}
@@ -383,10 +215,10 @@ func TestAsync_CallersMemory(t *testing.T) {
 	e, x, old := adder(t, dev, vars)
 	r := e.Runner().(*asyncRunner)
 	a, b, v, out := four(1), four(2), four(5), make([]float32, 4)
-	check(t, e.Bind(vars.Lookup("v"), dev.memoryOf(v)))
-	check(t, e.Bind(old, dev.memoryOf(out)))
-	ma, mb := dev.memoryOf(a), dev.memoryOf(b)
-	before := r.rebinds
+	check(t, e.Bind(vars.Lookup("v"), dev.MemoryOf(v)))
+	check(t, e.Bind(old, dev.MemoryOf(out)))
+	ma, mb := dev.MemoryOf(a), dev.MemoryOf(b)
+	before := r.Rebinds
 	for _, m := range []graph.DeviceMemory{ma, ma, mb, mb} {
 		check(t, e.Write(x, m))
 		replay(t, e)
@@ -394,7 +226,7 @@ func TestAsync_CallersMemory(t *testing.T) {
 	check(t, e.Write(x, four(10)))
 	replay(t, e)
 	check(t, e.Wait())
-	if got := r.rebinds - before; got != 3 {
+	if got := r.Rebinds - before; got != 3 {
 		t.Errorf("the addresses changed 3 times, the runner heard of %d", got)
 	}
 	if v[0] != 5+1+1+2+2+10 || out[0] != 11 {
@@ -413,8 +245,8 @@ func TestAsync_CallersMemory(t *testing.T) {
 		"alignment":            {e.Write(x, graph.DeviceMemory{Addr: ma.Addr + 4, Bytes: 16}), "a multiple of 16"},
 		"null":                 {e.Write(x, graph.DeviceMemory{Bytes: 16}), "want an address"},
 		"a slice of Go":        {e.Bind(old, whole), "want DeviceMemory"},
-		"output over input":    {e.Bind(old, dev.memoryOf(a)), ""},
-		"stream of a stranger": {e.ReplayOn(context.Background(), 7), "a *queue"},
+		"output over input":    {e.Bind(old, dev.MemoryOf(a)), ""},
+		"stream of a stranger": {e.ReplayOn(context.Background(), 7), "a *Queue"},
 		"no stream":            {e.ReplayOn(context.Background(), nil), "no stream"},
 	} {
 		if what == "output over input" {
@@ -429,7 +261,7 @@ func TestAsync_CallersMemory(t *testing.T) {
 	if err := h.Write(hx, ma); !errors.Is(err, graph.ErrDevice) {
 		t.Errorf("device memory on the host: %v", err)
 	}
-	if err := h.ReplayOn(context.Background(), newQueue()); !errors.Is(err, graph.ErrUnsupported) {
+	if err := h.ReplayOn(context.Background(), asyncdev.NewQueue()); !errors.Is(err, graph.ErrUnsupported) {
 		t.Errorf("a stream on the host: %v", err)
 	}
 }
@@ -441,14 +273,14 @@ func TestAsync_CallersStream(t *testing.T) {
 	vars := graph.NewVars(1)
 	e, x, old := adder(t, dev, vars)
 	in, out, seen := four(0), make([]float32, 4), float32(0)
-	check(t, e.Write(x, dev.memoryOf(in)))
-	check(t, e.Bind(old, dev.memoryOf(out)))
-	q := newQueue()
+	check(t, e.Write(x, dev.MemoryOf(in)))
+	check(t, e.Bind(old, dev.MemoryOf(out)))
+	q := asyncdev.NewQueue()
 	for i := range 5 {
-		q.put(func() { copy(in, four(float32(i+1))) })
+		q.Put(func() { copy(in, four(float32(i+1))) })
 		check(t, e.ReplayOn(context.Background(), q))
-		q.put(func() { seen = out[0] })
-		<-q.mark() // what follows is the Exec's, on the caller's memory
+		q.Put(func() { seen = out[0] })
+		<-q.Mark() // what follows is the Exec's, on the caller's memory
 		replay(t, e)
 		check(t, e.Wait()) // the next round changes what it reads
 	}

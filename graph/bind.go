@@ -111,9 +111,9 @@ func (e *Exec) writeDevice(input *Value, st *inputState, m DeviceMemory) (rows i
 	rows = input.Dim(0)
 	row := int64(input.dt.Bytes(rowElems(input)))
 	switch {
-	case input.rows == nil && m.Bytes != input.Bytes():
+	case (input.rows == nil || input.whole) && m.Bytes != input.Bytes():
 		return 0, BadShape("data", fmt.Sprintf("%d bytes", m.Bytes), "%d for %s", input.Bytes(), input.Text())
-	case input.rows != nil:
+	case input.rows != nil && !input.whole:
 		if row == 0 || m.Bytes%row != 0 || m.Bytes/row > int64(rows) {
 			return 0, BadShape("data", fmt.Sprintf("%d bytes", m.Bytes), "a multiple of %d bytes, at most %d rows, for %s", row, rows, input.Text())
 		}

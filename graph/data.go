@@ -107,6 +107,8 @@ func denseData(t *tensor.Dense) (hostData, error) {
 		return hostData{}, Misuse("data", "a nil *tensor.Dense", "a tensor")
 	case !t.IsNativelyAccessible():
 		return hostData{}, Misuse("data", "a tensor that Go cannot reach", "one in host memory")
+	case t.IsMasked():
+		return hostData{}, Unsupported("data", "a masked tensor", "one without a mask: fill what is masked first")
 	case t.RequiresIterator() || t.DataOrder().IsColMajor() || t.DataOrder().IsTransposed():
 		return hostData{}, BadShape("data", "a tensor with strides "+fmt.Sprint(t.Strides()), "contiguous rows: materialize the view or the transpose first")
 	case t.IsScalar():

@@ -8,7 +8,7 @@
 //	gradient  [Graph.Gradients] appends the backward nodes, each from its operator's own rule
 //	compile   [Graph.Compile] prunes, fuses, orders, puts on streams and places in memory: a [Program]
 //	exec      [Program.Exec] binds a Program to a [Vars] and to memory of its own: an [Exec]
-//	replay    [Exec.Write], [Exec.Replay], [Exec.Read], as often as you like
+//	replay    [Exec.Write], [Exec.Replay], [Exec.Read], as often as you like; [Training] is that loop
 //
 // # Types
 //

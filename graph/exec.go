@@ -190,8 +190,8 @@ func (e *Exec) openInput(in *Value) error {
 	st := &inputState{t: &Tensor{DType: in.dt, Shape: in.shape}, used: e.p.needs(in)}
 	e.inputs[in] = st
 	e.tensors[in] = st.t
-	if in.rows == nil {
-		return nil
+	if in.rows == nil || in.whole {
+		return nil // a whole input's count is another input
 	}
 	e.counted[in.rows] = st
 	mem, err := e.alloc(4, "row count of input "+in.name)
@@ -292,7 +292,7 @@ func (e *Exec) write(input *Value, st *inputState, data any) (rows int, err erro
 
 // setRows tells the device how many rows the input has.
 func (e *Exec) setRows(input *Value, st *inputState, rows int) error {
-	if input.rows == nil || (st.written && st.rows == rows) {
+	if input.rows == nil || input.whole || (st.written && st.rows == rows) {
 		return nil
 	}
 	st.rows = rows
@@ -349,7 +349,7 @@ func rowsOf(input *Value, d hostData) (int, error) {
 	if d.shape != nil && (len(d.shape) != len(input.shape) || shapeString(d.shape[1:], false) != shapeString(input.shape[1:], false)) {
 		return 0, BadShape("data", d.describe(), "%s", input.Text())
 	}
-	if input.rows == nil {
+	if input.rows == nil || input.whole {
 		if have != input.Elems() {
 			return 0, BadShape("data", d.describe(), "%d elements for %s", input.Elems(), input.Text())
 		}
@@ -397,6 +397,9 @@ func (e *Exec) wait() error {
 	}
 	return e.async.Wait()
 }
+
+// Program returns what the Exec replays.
+func (e *Exec) Program() *Program { return e.p }
 
 // Runner returns what the device made of the Program, for tools that know the device.
 func (e *Exec) Runner() Runner { return e.runner }

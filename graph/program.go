@@ -63,6 +63,9 @@ func (p *Program) ArenaBytes() int64 { return p.plan.Peak }
 // LowerBound returns the bytes below which no placement of the workspaces can come on these streams.
 func (p *Program) LowerBound() int64 { return p.plan.LowerBound }
 
+// Inputs returns the graph's inputs in the order of building.
+func (p *Program) Inputs() []*Value { return append([]*Value(nil), p.inputs...) }
+
 // Output returns the output of that name, nil if there is none.
 func (p *Program) Output(name string) *Value {
 	for _, o := range p.outputs {

@@ -48,6 +48,7 @@ type Value struct {
 	shape    []int
 	rows     *Value // int32; its last element is the number of rows in use; nil: all rows
 	given    bool   // it counts the rows of an input's data
+	whole    bool   // an input whose data has the whole capacity, whatever counts its rows
 	variable *variable
 	err      error // the mistake that made this Value unusable
 }

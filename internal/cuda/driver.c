@@ -46,6 +46,11 @@ int moe_event_sync(CUcontext ctx, CUevent e) {
 	return cuEventSynchronize(e);
 }
 
+int moe_event_query(CUcontext ctx, CUevent e) {
+	ENTER(ctx);
+	return cuEventQuery(e);
+}
+
 int moe_context_sync(CUcontext ctx) {
 	ENTER(ctx);
 	return cuCtxSynchronize();

@@ -38,6 +38,7 @@ int moe_stream_query(CUcontext, CUstream);
 int moe_stream_wait(CUcontext, CUstream, CUevent);
 int moe_event_record(CUcontext, CUevent, CUstream);
 int moe_event_sync(CUcontext, CUevent);
+int moe_event_query(CUcontext, CUevent);
 int moe_context_sync(CUcontext);
 
 /* Memory. The copies without a stream's name come back when done; the caller's memory may be Go's. */

@@ -176,6 +176,24 @@ func (e *Event) Synchronize() error {
 	return nil
 }
 
+// Query says whether what the event stands for is over.
+func (e *Event) Query() (done bool, err error) {
+	if err := e.d.usable(); err != nil {
+		return false, err
+	}
+	if k := e.capture; k != nil {
+		return false, fmt.Errorf("query event: it was recorded in the capture of %q, which gives it nothing to wait for", k.what)
+	}
+	switch r := C.moe_event_query(e.d.c(), e.c()); r {
+	case 0:
+		return true, nil
+	case statusNotReady:
+		return false, nil
+	default:
+		return false, e.d.fail(r, "cuEventQuery", "")
+	}
+}
+
 // Elapsed returns the device's time from e to end, both with timing and both over; its grain is half a microsecond.
 func (e *Event) Elapsed(end *Event) (time.Duration, error) {
 	if !e.timing || !end.timing {

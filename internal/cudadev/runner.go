@@ -26,6 +26,8 @@ type Runner struct {
 	after   *cuda.Event // the last replay on a stream of the caller
 	staging staging
 
+	fetching fetching
+
 	dirty bool // the next replay captures anew: first, or after an address changed
 	graph *cuda.Graph
 	exec  *cuda.GraphExec
@@ -293,6 +295,7 @@ func (r *Runner) Close() error {
 		keep(r.eager.close())
 	}
 	keep(r.staging.close())
+	keep(r.fetching.close())
 	for _, e := range []*cuda.Event{r.before, r.after} {
 		if e != nil {
 			keep(e.Close())

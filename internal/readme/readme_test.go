@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -65,6 +66,43 @@ func TestProgram(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	if len(lines) != 5 || !(lines[4] < strings.Replace(lines[0], "step 10", "step 50", 1)) {
 		t.Errorf("the loss does not fall:\n%s", out)
+	}
+}
+
+// TestGorgonia: the program is the example's, whose own test runs it.
+func TestGorgonia(t *testing.T) {
+	code := strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(section(t, "gorgonia")), "```go\n"), "```")
+	file, err := os.ReadFile("../../examples/gorgonia/main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code != string(file) {
+		t.Error("README's gorgonia program is not examples/gorgonia/main.go")
+	}
+}
+
+// TestGorgoniaIsApart: only who imports the adapter builds gorgonia.
+func TestGorgoniaIsApart(t *testing.T) {
+	cmd := exec.Command("go", "list", "-f", "{{.ImportPath}} {{join .Deps \" \"}}", "../../...")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const adapter = "github.com/moegraph/moegraph/gorgop"
+	with := 0
+	for line := range strings.Lines(string(out)) {
+		deps := strings.Fields(line)
+		has := func(name string) bool { return slices.Contains(deps, name) }
+		if !has("gorgonia.org/gorgonia") {
+			continue
+		}
+		with++
+		if !has(adapter) {
+			t.Errorf("%s needs gorgonia without importing %s", deps[0], adapter)
+		}
+	}
+	if with < 2 {
+		t.Errorf("%d packages need gorgonia, want the adapter and its example: is the list right?", with)
 	}
 }
 

@@ -1,0 +1,263 @@
+package gorgop
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/moegraph/moegraph/dtype"
+	"github.com/moegraph/moegraph/graph"
+	"github.com/moegraph/moegraph/nodes"
+	"gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+)
+
+// Weights says who owns a Layer's parameters.
+type Weights uint8
+
+// The owners of parameters.
+const (
+	// NodeWeights: every parameter is an input of the op, a node of gorgonia's graph, which a solver of gorgonia
+	// updates. Layer.Weights makes the nodes.
+	NodeWeights Weights = iota
+	// ProgramWeights: the parameters stay in the graph.Vars. Config.Optimizer updates them in the replay that computes
+	// the gradient of the op's input; gorgonia never sees them.
+	ProgramWeights
+)
+
+// String returns the owner's name.
+func (w Weights) String() string {
+	if w == ProgramWeights {
+		return "program weights"
+	}
+	return "node weights"
+}
+
+// Config says how a graph becomes a Layer. The zero value leaves the weights to gorgonia.
+type Config struct {
+	Weights Weights
+
+	// Optimizer adds the update of the parameters to the backward replay, with ProgramWeights:
+	//
+	//	func(gr *graph.Grads) { nodes.AdamW(gr, nodes.AdamWConfig{Rate: 3e-4}) }
+	//
+	// Nil: the parameters are frozen.
+	Optimizer func(*graph.Grads)
+
+	// Losses are one-element values of the same graph whose gradients are added, such as a router's balance times its
+	// weight. They count as if they were added to a cost with a gradient of 1. They are not in the op's output.
+	Losses []*graph.Value
+
+	// Options are those of Compile.
+	Options graph.Options
+}
+
+// Layer is a computation of moegraph as an op of gorgonia: compiled once, applied as often as wanted, in any number of
+// gorgonia graphs. Its methods may be called from several goroutines.
+type Layer struct {
+	name    string
+	dev     graph.Device
+	vars    *graph.Vars
+	cfg     Config
+	d       *graph.Derivative
+	params  []*graph.Value // the last inputs of d.In, with NodeWeights
+	scalar  bool           // the output is one number: a scalar of gorgonia
+	eval    *graph.Program // forward, keeping nothing
+	train   *graph.Program // forward, keeping what backward reads
+	back    *graph.Program
+	forward atomic.Int64 // replays
+	reverse atomic.Int64
+
+	mu     sync.Mutex
+	sites  []*site
+	closed bool
+}
+
+// MoE makes a Layer of a mixture-of-experts layer on (rows,width) inputs, rows being a capacity: an op may be applied
+// to matrices of up to that many rows. The parameters are made in vars, where those that are there already, such as a
+// loaded checkpoint's, are used. Losses of cfg cannot name the layer's own; balance and zLoss are the weights of its
+// router losses, 0 for none.
+//
+// The input is converted to float32, and moe.Compute says what the products inside are computed in: with BFloat16
+// operands are rounded to 8 bits of mantissa, a relative error of up to 2^-9 each; sums are float32.
+func MoE(dev graph.Device, vars *graph.Vars, rows, width int, moe nodes.MoE, balance, zLoss float64, cfg Config) (*Layer, error) {
+	name := "moe"
+	if vars != nil && vars.Prefix() != "" {
+		name = vars.Prefix()
+	}
+	g := graph.New(name)
+	x := g.Input("x", dtype.Float32, graph.UpTo(rows), width)
+	y, aux := nodes.MoELayer(x, vars, moe)
+	if balance != 0 {
+		cfg.Losses = append(slices.Clone(cfg.Losses), aux.Balance.Scale(balance))
+	}
+	if zLoss != 0 {
+		cfg.Losses = append(slices.Clone(cfg.Losses), aux.ZLoss.Scale(zLoss))
+	}
+	if err := g.Err(); err != nil {
+		return nil, fmt.Errorf("gorgop: %w", err)
+	}
+	return New(dev, vars, y, cfg)
+}
+
+// FromProgram makes a Layer of what an output of a compiled Program depends on, for the Program's device and with its
+// options. Other outputs, and the Program's own updates of variables, are left out.
+func FromProgram(p *graph.Program, output string, vars *graph.Vars, cfg Config) (*Layer, error) {
+	if p == nil {
+		return nil, fmt.Errorf("gorgop: %w: want a Program", graph.ErrUsage)
+	}
+	y := p.Output(output)
+	if y == nil {
+		return nil, fmt.Errorf("gorgop: program %q: %w", p.Name(), graph.Misuse("output", output, "one of %q", p.Outputs()))
+	}
+	cfg.Options = p.Options()
+	return New(p.Device(), vars, y, cfg)
+}
+
+// New makes a Layer whose output is y, of a graph that may hold more: the op's inputs are the inputs that y depends on,
+// in the graph's order. vars holds the parameters of y; it may be nil if there are none. Inputs in float formats get
+// gradients where one flows; int32, int64 and uint8 ones get none.
+func New(dev graph.Device, vars *graph.Vars, y *graph.Value, cfg Config) (*Layer, error) {
+	l := &Layer{name: y.Name(), dev: dev, vars: vars, cfg: cfg}
+	if g := y.Graph(); g != nil {
+		l.name = g.Name()
+	}
+	if err := l.build(y); err != nil {
+		return nil, fmt.Errorf("gorgop: layer %q: %w", l.name, err)
+	}
+	return l, nil
+}
+
+func (l *Layer) build(y *graph.Value) error {
+	der := graph.Derivation{Y: y, Losses: l.cfg.Losses}
+	switch {
+	case l.cfg.Weights > ProgramWeights:
+		return graph.Misuse("Config.Weights", uint8(l.cfg.Weights), "NodeWeights or ProgramWeights")
+	case l.cfg.Weights == ProgramWeights:
+		der.Update = l.cfg.Optimizer
+	case l.cfg.Optimizer != nil:
+		return graph.Misuse("Config.Optimizer", "one with node weights", "none, since a solver of gorgonia updates them, or ProgramWeights")
+	default:
+		l.params = used(y, l.cfg.Losses)
+		der.Free = l.params
+	}
+	var err error
+	if l.d, err = graph.Derive(der); err != nil {
+		return err
+	}
+	for _, in := range l.d.In {
+		if _, err := dtypeFor(in, tensor.Float32); err != nil {
+			return err
+		}
+	}
+	shape := l.d.Y.Shape()
+	l.scalar = len(shape) == 0 || len(shape) == 1 && shape[0] == 1 && l.d.Y.Rows() == nil
+	// Compiled before Keep: an Exec of it keeps no activations.
+	if l.eval, err = l.d.Forward.Compile(l.dev, l.cfg.Options); err != nil {
+		return err
+	}
+	l.d.Keep()
+	if l.train, err = l.d.Forward.Compile(l.dev, l.cfg.Options); err != nil {
+		return err
+	}
+	l.back, err = l.d.Backward.Compile(l.dev, l.cfg.Options)
+	return err
+}
+
+// used returns the parameters that y or the losses depend on, in the order of use.
+func used(y *graph.Value, losses []*graph.Value) []*graph.Value {
+	var params []*graph.Value
+	seen := map[*graph.Value]bool{}
+	var visit func(v *graph.Value)
+	visit = func(v *graph.Value) {
+		if v == nil || seen[v] {
+			return
+		}
+		seen[v] = true
+		if v.Kind() == graph.Param {
+			params = append(params, v)
+		}
+		if n := v.Producer(); n != nil {
+			for i := range n.Op().Operands() {
+				visit(n.In(i))
+			}
+		}
+	}
+	visit(y)
+	for _, v := range losses {
+		visit(v)
+	}
+	return params
+}
+
+// Name returns the layer's name: that of its graph.
+func (l *Layer) Name() string { return l.name }
+
+// Params returns the parameters that are inputs of the op, in their order; none with ProgramWeights.
+func (l *Layer) Params() []*graph.Value { return slices.Clone(l.params) }
+
+// Replays returns how many forward and backward replays the layer's ops have made: one for each Do.
+func (l *Layer) Replays() (forward, backward int64) { return l.forward.Load(), l.reverse.Load() }
+
+// Weights adds the parameters to a gorgonia graph as nodes of type dt, float32 or float64, named like the parameters
+// and holding copies of their values in the Vars. Apply takes them, after the inputs.
+func (l *Layer) Weights(g *gorgonia.ExprGraph, dt tensor.Dtype) (gorgonia.Nodes, error) {
+	var ns gorgonia.Nodes
+	for _, p := range l.params {
+		v, err := newDense(dt, p.Shape())
+		if err == nil {
+			err = graph.VarsOf(p).Read(p, v)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("gorgop: layer %q: %w", l.name, err)
+		}
+		ns = append(ns, gorgonia.NewTensor(g, dt, p.Rank(), gorgonia.WithShape(p.Shape()...), gorgonia.WithName(graph.VarName(p)), gorgonia.WithValue(v)))
+	}
+	return ns, nil
+}
+
+// Store copies the values of nodes that Weights made back to the Vars, from where Vars.Save writes a checkpoint.
+func (l *Layer) Store(weights gorgonia.Nodes) error {
+	if len(weights) != len(l.params) {
+		return fmt.Errorf("gorgop: layer %q: %w", l.name, graph.Misuse("weights", len(weights), "the %d nodes of Weights", len(l.params)))
+	}
+	for i, p := range l.params {
+		d, err := dense(weights[i].Value())
+		if err == nil {
+			err = graph.VarsOf(p).Write(p, d)
+		}
+		if err != nil {
+			return fmt.Errorf("gorgop: layer %q: %w", l.name, err)
+		}
+	}
+	return nil
+}
+
+// Release frees what the applications in a gorgonia graph hold. Their ops cannot run any more.
+func (l *Layer) Release(g *gorgonia.ExprGraph) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var errs error
+	l.sites = slices.DeleteFunc(l.sites, func(s *site) bool {
+		if s.g != g {
+			return false
+		}
+		errs = errors.Join(errs, s.close())
+		return true
+	})
+	return errs
+}
+
+// Close frees what all applications hold. The parameters stay with their Vars. A second Close does nothing.
+func (l *Layer) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var errs error
+	for _, s := range l.sites {
+		errs = errors.Join(errs, s.close())
+	}
+	l.sites, l.closed = nil, true
+	return errs
+}
