@@ -30,17 +30,6 @@ var families = []family{
 	{"nvfp4", dtype.E2M1, dtype.E4M3, 16},
 }
 
-// familyNames are the values of the attribute format of quantize and dequantize.
-func familyNames() []string {
-	var names []string
-	for _, f := range families {
-		if !contains(names, f.name) {
-			names = append(names, f.name)
-		}
-	}
-	return names
-}
-
 // narrow says whether values of a format need factors.
 func narrow(dt dtype.DType) bool { return dt == dtype.E4M3 || dt == dtype.E5M2 || dt == dtype.E2M1 }
 
@@ -245,34 +234,4 @@ func (c *call) checkScaledLayout() error {
 		return graph.BadShape("a_major and b_major", c.attr.text("a_major")+" and "+c.attr.text("b_major"), "k and k: e2m1 is packed along the tokens")
 	}
 	return nil
-}
-
-// checkQuantize holds the attributes of quantize and dequantize against each other.
-func checkQuantize(c *call) error {
-	name := c.attr.text("format")
-	for _, f := range families {
-		if f.name != name {
-			continue
-		}
-		if vec := c.vecOf(f.values); !hasVec(name, vec) {
-			return graph.BadShape("sf_vec_size", fmt.Sprintf("%d for %s", vec, name), "%s", familyText(f.values))
-		}
-		break
-	}
-	if c.has("global_scale") && name != "nvfp4" {
-		return graph.Misuse("global_scale", "an operand beside "+name, "none: global scales go with nvfp4 only")
-	}
-	if c.has("global_scale") && c.has("norm_const") {
-		return graph.Misuse("global_scale", "an operand beside norm_const", "one of the two")
-	}
-	return &graph.OperandError{Operand: "format", Got: name, Want: "another node (" + blockScaledText + ")", Kind: ErrBlockScaled}
-}
-
-func hasVec(name string, vec int) bool {
-	for _, f := range families {
-		if f.name == name && f.vec == vec {
-			return true
-		}
-	}
-	return false
 }

@@ -1,6 +1,8 @@
 package runnode
 
 import (
+	"fmt"
+
 	"github.com/moegraph/moegraph/dtype"
 	"github.com/moegraph/moegraph/graph"
 	"github.com/moegraph/moegraph/internal/npz"
@@ -37,6 +39,46 @@ func convert(x npz.Operand, to dtype.DType) ([]npz.Array, error) {
 	}
 	y, err := npz.NewOperand("y", npz.Dense, to, x.Shape, dst)
 	return []npz.Array{y}, err
+}
+
+// blockFormat reads format and sf_vec_size.
+func (c *call) blockFormat() nodes.BlockFormat {
+	f, err := nodes.ParseBlockFormat(c.attr.text("format"), c.attr.int("sf_vec_size"))
+	if err != nil {
+		c.g.Fail(fmt.Errorf("%s: %w", c.node.Name, err))
+	}
+	return f
+}
+
+func (c *call) axis() nodes.Axis {
+	a, err := nodes.ParseAxis(c.attr.text("axis"))
+	if err != nil {
+		c.g.Fail(fmt.Errorf("%s: %w", c.node.Name, err))
+	}
+	return a
+}
+
+func quantize(c *call) {
+	transpose := c.attr.flag("transpose_col")
+	o := nodes.Quantize{
+		X: c.value("x"), PaddedOffsets: c.value("padded_offsets"), Counts: c.value("counts"), NormConst: c.value("norm_const"),
+		GlobalScale: c.value("global_scale"), Format: c.blockFormat(), Axis: c.axis(), Alignment: c.attr.int("alignment"),
+		DiscreteColSF: c.attr.flag("discrete_col_sfd"), TransposeCol: transpose,
+		AutoNorm: c.attr.flag("auto_norm"), PerExpert: c.attr.flag("per_expert"),
+	}.Apply()
+	for _, out := range []struct {
+		name string
+		v    *graph.Value
+	}{{"x_row", o.Row}, {"sfx_row", o.RowSF}, {"x_col", o.Col}, {"sfx_col", o.ColSF}, {"global_scale", o.GlobalScale}} {
+		if out.v != nil {
+			c.out(out.name, out.v)
+		}
+	}
+}
+
+func dequantize(c *call) {
+	c.out("y", nodes.Dequantize{X: c.value("x"), SF: c.value("sfx"), GlobalScale: c.value("global_scale"), Format: c.blockFormat(),
+		Axis: c.axis(), DType: c.attr.dtype("y_dtype")}.Apply())
 }
 
 // weights reads b, dense or discrete.

@@ -232,8 +232,10 @@ func read(exec *graph.Exec, o output) (npz.Array, error) {
 		data, err = readAs[int32](exec, o.v, n)
 	case dtype.BFloat16, dtype.Float16:
 		data, err = readAs[uint16](exec, o.v, n)
+	case dtype.E4M3, dtype.E5M2, dtype.E2M1, dtype.E8M0, dtype.Uint8:
+		data, err = readAs[uint8](exec, o.v, o.v.DType().Bytes(n))
 	default:
-		return npz.Array{}, graph.Unsupported(o.name, o.v.DType(), "a format that files hold: f64, f32, f16, bf16 or int32")
+		return npz.Array{}, graph.Unsupported(o.name, o.v.DType(), "a format that files hold: f64, f32, f16, bf16, int32 or 8 and 4 bits")
 	}
 	if err != nil {
 		return npz.Array{}, err
