@@ -126,6 +126,11 @@ func codesOf(v *graph.Value) (dtype.DType, []int) {
 	return v.DType(), shape
 }
 
+// factorLayout places the factors of one matrix of rows by k elements.
+func factorLayout(rows, k int, f BlockFormat) dtype.FactorLayout {
+	return dtype.FactorLayout{Rows: rows, Cols: dtype.FactorCols(k, f.Vec()), Batches: 1}
+}
+
 // checkFactors checks that sf holds the factors of a matrix of rows by k elements, batches times, in the byte order
 // of contracts, section 3. Their layout is no order of a shape's axes, so that only a flat array is right.
 func checkFactors(name string, sf *graph.Value, f BlockFormat, rows, k, batches int) error {

@@ -90,9 +90,6 @@ func (c *call) take(operands []npz.Operand, attrs map[string]any) (err error) {
 			return err
 		}
 	}
-	if !c.node.Supported() {
-		return &graph.OperandError{Operand: c.node.Name, Want: "another node (" + blockScaledText + ")", Kind: ErrBlockScaled}
-	}
 	return nil
 }
 
