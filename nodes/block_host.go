@@ -41,6 +41,12 @@ func blockScaleOf(values, factor dtype.DType) blockScale {
 	return blockScale{float32(1 / top), dtype.E4M3Encode, &e4m3Decoded}
 }
 
+// unit makes every factor 1.
+func (b *blockScale) unit() {
+	one := b.encode(1)
+	b.encode = func(float32) uint8 { return one }
+}
+
 // of returns the factor of a block with that largest magnitude, and what its elements are multiplied by.
 func (b *blockScale) of(top, norm float32) (code uint8, s float32) {
 	t := float32(top * norm)

@@ -12,7 +12,7 @@ func init() {
 		Example: quantize{Format: MXFP8, Axis: AlongBoth, Align: DefaultAlignment},
 		Doc:     "x_row, x_col = x in a block-scaled format, with the factors of each block",
 		Options: []string{"format", "sf_vec_size = that of the format", "axis = row", "alignment = 256", "discrete_col_sfd = 0", "transpose_col = 0",
-			"auto_norm = 0", "per_expert = 0"},
+			"auto_norm = 0", "per_expert = 0", "unit_factors = 0"},
 	})
 }
 
@@ -76,6 +76,9 @@ type Quantize struct {
 	// AutoNorm sets norm to 448*6 / max|x| over the finite elements, 1 where that is 0 or the quotient not finite
 	// (NVFP4); PerExpert does it for each group, or each matrix of a stack, on its own.
 	AutoNorm, PerExpert bool
+	// UnitFactors is for experiments that show what the factors are worth: every factor is 1, as is norm of AutoNorm, and
+	// what does not fit the values saturates or becomes zero.
+	UnitFactors bool
 	// Draw, uint64 (2,) by Random.Draw, rounds codes at random between their two neighbours, so that the mean is the
 	// value; nil rounds to nearest even. The factors are the same.
 	Draw *graph.Value
@@ -91,7 +94,7 @@ type Quantized struct {
 // Apply appends the node and returns its outputs.
 func (o Quantize) Apply() Quantized {
 	op := quantize{Format: o.Format, Axis: o.Axis, Align: alignment(o.Alignment), Discrete: o.DiscreteColSF, Transpose: o.TransposeCol,
-		Auto: o.AutoNorm, PerExpert: o.PerExpert}
+		Auto: o.AutoNorm, PerExpert: o.PerExpert, Unit: o.UnitFactors}
 	if g := o.X.Graph(); o.Draw != nil && g != nil {
 		op.Salt = uint32(len(g.Nodes()))
 	}
@@ -105,6 +108,7 @@ type quantize struct {
 	Align               int
 	Discrete, Transpose bool
 	Auto, PerExpert     bool
+	Unit                bool
 	Salt                uint32 // tells the random roundings of a graph's nodes apart
 }
 

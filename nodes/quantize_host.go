@@ -99,6 +99,9 @@ func (o quantize) Host(c *graph.Call) func() error {
 	q := newBlockQuantizer(o.Format, rows, cols, batches)
 	q.row, q.col = quantAxis{c.Out[quantRow], c.Out[quantRowSF]}, quantAxis{c.Out[quantCol], c.Out[quantColSF]}
 	q.transpose, q.discrete = o.Transpose, o.Discrete
+	if o.Unit {
+		q.scale.unit()
+	}
 	q.rounding = stochastic{draw: c.In[quantDraw], salt: o.Salt}
 	norms := make([]float32, experts)
 	auto := o.autoNorm(c, t, norms)
@@ -174,7 +177,7 @@ func (o quantize) autoNorm(c *graph.Call, t *quantTiles, norms []float32) func()
 		}
 		for e, top := range norms {
 			norm := float32(nvfp4Top / top)
-			if top == 0 || norm > math.MaxFloat32 {
+			if top == 0 || norm > math.MaxFloat32 || o.Unit {
 				norm = 1
 			}
 			norms[e] = norm

@@ -116,9 +116,10 @@ func (d *scaledGrad) wanted() bool { return d.err == nil && d.a != nil }
 // quantized quantizes dG along both axes.
 func (d *scaledGrad) quantized(dG *graph.Value) Quantized {
 	nv := d.format == NVFP4
+	op, _ := d.a.Op().(quantize)
 	d.n.Graph().NameNext("quantize_grad")
 	return Quantize{X: dG, PaddedOffsets: d.n.In(gemmOffsets), Counts: d.n.In(gemmCounts), Format: d.format, Axis: AlongBoth, Alignment: d.align,
-		DiscreteColSF: true, TransposeCol: d.transposed(), AutoNorm: nv, PerExpert: nv, Draw: d.draw}.Apply()
+		DiscreteColSF: true, TransposeCol: d.transposed(), AutoNorm: nv, PerExpert: nv, UnitFactors: op.Unit, Draw: d.draw}.Apply()
 }
 
 // transposed says whether WGrad takes tokens contiguous: fp4 only so.

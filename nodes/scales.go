@@ -226,3 +226,36 @@ func quantizedFormat(out dtype.DType, f BlockFormat) BlockFormat {
 
 // has16 says whether an output has an amax beside it: the 16-bit formats do.
 func has16(dt dtype.DType) bool { return dt == dtype.BFloat16 || dt == dtype.Float16 }
+
+// detail names the family of a product's operands for the listing of a plan.
+func (k scaledKind) detail(a, sfa *graph.Value) string {
+	dt, _ := codesOf(a)
+	f, err := k.format(dt, sfa.DType())
+	if err != nil {
+		return ""
+	}
+	return f.String()
+}
+
+// Detail implements graph.Detailer: the family of the operands.
+func (o scaledGEMM) Detail(in []*graph.Value) string {
+	return o.Scaled.detail(in[gemmA], in[scaledSFA])
+}
+
+// Detail implements graph.Detailer: the family of the operands.
+func (o scaledGLU) Detail(in []*graph.Value) string {
+	return o.Scaled.detail(in[gemmA], in[scaledSFA])
+}
+
+// Detail implements graph.Detailer: the family of the operands.
+func (o scaledDGLU) Detail(in []*graph.Value) string {
+	return o.Scaled.detail(in[gradDD], in[scaledDGLUSFA])
+}
+
+// Detail implements graph.Detailer: the family of the operands.
+func (o scaledWGrad) Detail(in []*graph.Value) string {
+	return scaledKind{Vec: o.Vec}.detail(in[wgA], in[scaledWGSFA])
+}
+
+// Detail implements graph.Detailer: the family and the axes.
+func (o quantize) Detail([]*graph.Value) string { return o.Format.String() + " " + o.Axis.String() }
