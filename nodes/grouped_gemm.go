@@ -92,7 +92,7 @@ const (
 
 func gemmOperands(k weightKind) []graph.Operand {
 	return append([]graph.Operand{{Name: "a"}, {Name: "padded_offsets"}, {Name: "counts", Optional: true},
-		{Name: "alpha", Optional: true}, {Name: "prob", Optional: true}, {Name: "bias", Optional: true}}, k.names()...)
+		{Name: "alpha", Optional: true}, {Name: "prob", Optional: true}, {Name: "bias", Optional: true}}, k.operands()...)
 }
 
 func (o groupedGEMM) Kind() string              { return "grouped_gemm" }
@@ -265,8 +265,8 @@ func gemmGradients(n *graph.Node, k weightKind, align int, l Launch, dG, alpha *
 	g, a := n.Graph(), n.In(gemmA)
 	offsets, counts, b := n.In(gemmOffsets), n.In(gemmCounts), weightsOf(n)
 	out[gemmA] = groupedGEMM{Weights: k, Align: align, Launch: l}.dgrad(n, dG, alpha, a.DType())
-	if k.Ptrs {
-		return // addresses have no gradient
+	if k.Ptrs || k.Only != NoBlockFormat {
+		return // addresses and codes have no gradient
 	}
 	w := WGrad{A: dG, B: a, Offsets: offsets, Counts: counts, Alpha: alpha, AMajorM: true, Alignment: align,
 		DType: gradType(b[0]), Discrete: k.Discrete > 0, Launch: l}

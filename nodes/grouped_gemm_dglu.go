@@ -100,7 +100,7 @@ func (o groupedGEMMdGLU) Kind() string { return "grouped_gemm_dglu" }
 
 func (o groupedGEMMdGLU) Operands() []graph.Operand {
 	return append([]graph.Operand{{Name: "a"}, {Name: "padded_offsets"}, {Name: "counts", Optional: true}, {Name: "prob", Optional: true},
-		{Name: "beta", Optional: true}, {Name: "c"}, {Name: "alpha", Optional: true}}, o.Weights.names()...)
+		{Name: "beta", Optional: true}, {Name: "c"}, {Name: "alpha", Optional: true}}, o.Weights.operands()...)
 }
 
 func (o groupedGEMMdGLU) Outputs() []string { return dgluOutputs }

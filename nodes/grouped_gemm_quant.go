@@ -157,15 +157,19 @@ func checkScaledGEMM(in []*graph.Value, s scaledKind, k weightKind, align int, l
 	return f, m, n, experts, l.check()
 }
 
+// width is N of K-major weights whose first operand is b.
+func (k weightKind) width(b *graph.Value) int {
+	if k.Ptrs {
+		return k.N
+	}
+	_, shape := codesOf(b)
+	return shape[len(shape)-2]
+}
+
 // Flops implements graph.Coster.
 func (o scaledGEMM) Flops(n *graph.Node) int64 {
 	_, shape := codesOf(n.In(gemmA))
-	_, b := codesOf(n.In(scaledB))
-	width := o.Weights.N
-	if !o.Weights.Ptrs {
-		width = b[len(b)-2]
-	}
-	return 2 * int64(shape[0]) * int64(shape[1]) * int64(width)
+	return 2 * int64(shape[0]) * int64(shape[1]) * int64(o.Weights.width(n.In(scaledB)))
 }
 
 // ApplyScaled appends the node of block-scaled operands and returns all its outputs; D, (M,N/2), may be quantized as

@@ -110,8 +110,7 @@ func scaledScratch(amax *graph.Value, rows, experts, n, tile int) int64 {
 
 // Scratch implements graph.Scratcher.
 func (o scaledGEMM) Scratch(n *graph.Node) int64 {
-	d := n.Out(scaledD)
-	return scaledScratch(n.Out(scaledAmax), d.Dim(0), n.In(gemmOffsets).Dim(0), d.Dim(1), tileM)
+	return scaledScratch(n.Out(scaledAmax), n.In(gemmA).Dim(0), n.In(gemmOffsets).Dim(0), o.Weights.width(n.In(scaledB)), tileM)
 }
 
 func (o scaledGEMM) Host(c *graph.Call) func() error {
@@ -170,8 +169,7 @@ func scaledWidth(c *graph.Call, k weightKind) int {
 
 // Scratch implements graph.Scratcher.
 func (o scaledGLU) Scratch(n *graph.Node) int64 {
-	d := n.Out(scaledD)
-	return scaledScratch(n.Out(scaledAmax), d.Dim(0), n.In(gemmOffsets).Dim(0), 2*d.Dim(1), tileM)
+	return scaledGEMM{Weights: o.Weights}.Scratch(n)
 }
 
 func (o scaledGLU) Host(c *graph.Call) func() error {

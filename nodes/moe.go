@@ -29,6 +29,10 @@ type MoE struct {
 	StochasticRounding bool
 	// UnitFactors is for experiments: Precision with every factor 1, as Quantize has it.
 	UnitFactors bool
+	// FrozenExperts says that fc1 and fc2 are no parameters but state in this format: codes fc1 and fc2, factors fc1_sf and
+	// fc2_sf. Their products decode them inside, exactly, without a decoded copy; A stays in Compute. They are not
+	// trained; gradients flow to everything else. LoadMoE sets it for checkpoints with MXFP4 experts. Default none.
+	FrozenExperts BlockFormat
 	// Params is the format that the parameters are kept in: f32, bf16, f16 (f64 with f64 inputs). Their
 	// gradients have it too. Default f32, f64 with f64 inputs.
 	Params dtype.DType
@@ -185,6 +189,10 @@ func (cfg MoE) check(x *graph.Value) error {
 		return graph.BadDType("Compute", cfg.Compute, "bf16, f16 or f32 (f64 with an input in f64)")
 	case cfg.Params != dtype.Invalid && (!plain(cfg.Params) || isWide(cfg.Params) && !isWide(x.DType())):
 		return graph.BadDType("Params", cfg.Params, "bf16, f16 or f32 (f64 with an input in f64)")
+	case cfg.FrozenExperts != NoBlockFormat && cfg.Precision != NoBlockFormat:
+		return graph.Misuse("FrozenExperts", cfg.FrozenExperts, "none with Precision, which quantizes parameters")
+	case cfg.FrozenExperts != NoBlockFormat && (!cfg.FrozenExperts.known() || cfg.FrozenExperts == NVFP4):
+		return graph.Unsupported("FrozenExperts", cfg.FrozenExperts, "mxfp8, mxfp8_e5m2, mxfp4 or mxfp4_vec16")
 	case cfg.Precision != NoBlockFormat:
 		return cfg.checkPrecision(x)
 	case cfg.StochasticRounding:
@@ -276,12 +284,12 @@ func (cfg MoE) experts(x, prob *graph.Value, r Routing, vars *graph.Vars, dt dty
 	g := x.Graph()
 	e, h, i := cfg.Experts, cfg.Hidden, cfg.Intermediate
 	fc1 := GroupedGEMMGLU{
-		A: r.Permute(x), B: Dense(cfg.weight(vars, "fc1", x, e, 2*i, h)),
+		A: r.Permute(x), B: cfg.expertWeights(vars, "fc1", x, e, 2*i, h),
 		PaddedOffsets: r.PaddedOffsets, Counts: r.Counts, Prob: prob,
 		Activation: cfg.Activation, Layout: cfg.Layout, Alignment: r.Alignment, Launch: cfg.Launch,
 	}
 	fc2 := GroupedGEMM{
-		B:             Dense(cfg.weight(vars, "fc2", x, e, h, i)),
+		B:             cfg.expertWeights(vars, "fc2", x, e, h, i),
 		PaddedOffsets: r.PaddedOffsets, Counts: r.Counts, Alignment: r.Alignment, Launch: cfg.Launch,
 	}
 	if cfg.Bias {
@@ -301,6 +309,18 @@ func (cfg MoE) paramType(x *graph.Value) dtype.DType {
 		return cfg.Params
 	}
 	return statType(x.DType())
+}
+
+// expertWeights returns the weights (E,N,K) of all experts.
+func (cfg MoE) expertWeights(vars *graph.Vars, name string, x *graph.Value, e, n, k int) Weights {
+	f := cfg.FrozenExperts
+	if f == NoBlockFormat {
+		return Dense(cfg.weight(vars, name, x, e, n, k))
+	}
+	g := x.Graph()
+	layout := dtype.FactorLayout{Rows: n, Cols: dtype.FactorCols(k, f.Vec()), Batches: e}
+	return Weights{WeightOnly: f, Dense: g.Use(vars.State(name, f.Values(), graph.Const(0), e, n, k)),
+		SF: g.Use(vars.State(name+"_sf", f.Factor(), graph.Const(0), layout.Bytes()))}
 }
 
 // weight returns a matrix of the layer in the format of x, which it is multiplied with.

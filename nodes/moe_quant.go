@@ -62,7 +62,8 @@ func (cfg MoE) scaledExperts(x, prob *graph.Value, r Routing, vars *graph.Vars, 
 	param := func(name string, shape ...int) Quantized {
 		return cfg.quantizeWeight(g, "quantize_"+name, vars.ParamOf(name, cfg.paramType(x), graph.Init{}, shape...))
 	}
-	a, w1 := cfg.quantizeRows("quantize_x", r.Permute(x), r), param("fc1", e, 2*i, h)
+	w1, w2 := param("fc1", e, 2*i, h), param("fc2", e, h, i)
+	a := cfg.quantizeRows("quantize_x", r.Permute(x), r)
 	fc1 := GroupedGEMMGLU{
 		A: a.Row, B: Weights{Dense: w1.Row, SF: w1.RowSF}, Scales: scales(a, w1),
 		PaddedOffsets: r.PaddedOffsets, Counts: r.Counts, Prob: prob, DType: cfg.Compute, CType: cfg.Compute,
@@ -73,7 +74,7 @@ func (cfg MoE) scaledExperts(x, prob *graph.Value, r Routing, vars *graph.Vars, 
 	}
 	g.NameNext("fc1")
 	act := fc1.ApplyScaled().D
-	b, w2 := cfg.quantizeRows("quantize_h", act, r), param("fc2", e, h, i)
+	b := cfg.quantizeRows("quantize_h", act, r)
 	fc2 := GroupedGEMM{
 		A: b.Row, B: Weights{Dense: w2.Row, SF: w2.RowSF}, Scales: scales(b, w2),
 		PaddedOffsets: r.PaddedOffsets, Counts: r.Counts, DType: cfg.Compute, Alignment: r.Alignment, Launch: cfg.Launch,

@@ -29,6 +29,9 @@ func (s Scales) kind() scaledKind { return scaledKind{Vec: s.SFVec, DiscreteCol:
 // scaledWeights returns the kind of block-scaled weights, and their operands: codes, then factors.
 func scaledWeights(w Weights) (weightKind, []*graph.Value, error) {
 	k, b, err := w.operands()
+	if err == nil && k.Only != NoBlockFormat {
+		err = graph.Unsupported("b", "weight-only "+k.Only.String()+" beside other scales", "a in bf16, f16 or f32 without factors")
+	}
 	if err != nil {
 		return k, nil, err
 	}

@@ -27,6 +27,11 @@ type Weights struct {
 	SF         *graph.Value
 	DiscreteSF []*graph.Value
 	SFPtrs     *graph.Value // uint64 (E,)
+
+	// WeightOnly says that the weights alone are block-scaled, in this format: A is bf16, f16 or f32, and the codes are
+	// decoded, exactly, on the way into the product, without a decoded copy of all weights. They may be used along
+	// either axis: with NMajor the blocks run along N. Nothing flows to them.
+	WeightOnly BlockFormat
 }
 
 // Dense returns dense weights, K-major: (E,N,K).
@@ -39,6 +44,7 @@ type weightKind struct {
 	N        int         // with Ptrs
 	DType    dtype.DType // with Ptrs
 	NMajor   bool
+	Only     BlockFormat // of WeightOnly weights, whose factors follow them
 }
 
 // operands checks which weights are given and returns their kind and the operands.
@@ -52,20 +58,42 @@ func (w Weights) operands() (weightKind, []*graph.Value, error) {
 	if given != 1 {
 		return weightKind{}, nil, graph.Misuse("b", fmt.Sprintf("%d kinds of weights", given), "either dense b, discrete b.0, b.1, ..., or b_ptrs")
 	}
-	k := weightKind{NMajor: w.NMajor}
+	k := weightKind{NMajor: w.NMajor, Only: w.WeightOnly}
+	b := w.Discrete
 	switch {
 	case w.Dense != nil:
-		return k, []*graph.Value{w.Dense}, nil
+		b = []*graph.Value{w.Dense}
 	case w.Ptrs != nil:
 		k.Ptrs, k.N, k.DType = true, w.N, w.DType
-		return k, []*graph.Value{w.Ptrs}, nil
+		b = []*graph.Value{w.Ptrs}
+	default:
+		k.Discrete = len(w.Discrete)
 	}
-	k.Discrete = len(w.Discrete)
-	return k, w.Discrete, nil
+	if k.Only == NoBlockFormat {
+		return k, b, nil
+	}
+	if !k.Only.known() {
+		return k, nil, graph.Unsupported("b", k.Only, "mxfp8, mxfp8_e5m2, mxfp4, mxfp4_vec16 or nvfp4")
+	}
+	sf, err := w.factors(k)
+	for e, v := range sf {
+		if v == nil && err == nil {
+			err = graph.Misuse(k.factorNames()[e].Name, "none", "the factors of b, which %s has", k.Only)
+		}
+	}
+	return k, append(append([]*graph.Value(nil), b...), sf...), err
 }
 
 // names lists the weight operands.
 func (k weightKind) names() []graph.Operand { return k.named("b", false) }
+
+// operands lists the weight operands, and the factors of weights that are block-scaled alone.
+func (k weightKind) operands() []graph.Operand {
+	if k.Only == NoBlockFormat {
+		return k.names()
+	}
+	return append(k.names(), k.named("sfb", false)...)
+}
 
 // factorNames lists the factors' operands, of which there are as many.
 func (k weightKind) factorNames() []graph.Operand { return k.named("sfb", true) }
@@ -88,7 +116,9 @@ func (k weightKind) named(name string, optional bool) []graph.Operand {
 func (k weightKind) count() int { return max(1, k.Discrete) }
 
 // scaled says whether factors are given.
-func (w Weights) scaled() bool { return w.SF != nil || len(w.DiscreteSF) > 0 || w.SFPtrs != nil }
+func (w Weights) scaled() bool {
+	return w.WeightOnly == NoBlockFormat && (w.SF != nil || len(w.DiscreteSF) > 0 || w.SFPtrs != nil)
+}
 
 // factors returns the operands of the factors of weights of kind k, nil where they are missing.
 func (w Weights) factors(k weightKind) ([]*graph.Value, error) {
@@ -145,8 +175,28 @@ func (k weightKind) dtype(b []*graph.Value) dtype.DType {
 	return dt
 }
 
-// check checks the weights against e experts and a reduction of k elements in format dt; it returns N.
+// check checks the weights, and factors of those that are block-scaled alone, against e experts and a reduction of red
+// elements in format dt; it returns N.
 func (k weightKind) check(b []*graph.Value, experts, red int, dt dtype.DType) (n int, err error) {
+	if k.Only == NoBlockFormat {
+		return k.checkAs(b, experts, red, dt)
+	}
+	if isWide(dt) {
+		return 0, graph.BadDType("a", dt, "bf16, f16 or f32 beside weights in %s", k.Only)
+	}
+	count := k.count()
+	if n, err = k.checkAs(b[:count], experts, red, k.Only.Values()); err != nil {
+		return 0, err
+	}
+	rows, cols := n, red
+	if k.NMajor {
+		rows, cols = red, n
+	}
+	return n, k.checkFactors(b[count:], k.Only, experts, rows, cols)
+}
+
+// checkAs is check for weights in format dt.
+func (k weightKind) checkAs(b []*graph.Value, experts, red int, dt dtype.DType) (n int, err error) {
 	nAxis, kAxis := 0, 1
 	if k.NMajor {
 		nAxis, kAxis = 1, 0
@@ -175,8 +225,12 @@ func (k weightKind) check(b []*graph.Value, experts, red int, dt dtype.DType) (n
 		}
 		n = dim(b[0], nAxis)
 	}
+	like := dt.String() + " as a"
+	if k.Only != NoBlockFormat {
+		like = fmt.Sprintf("%s, the values of %s", dt, k.Only)
+	}
 	if k.dtype(b) != dt {
-		return 0, graph.BadDType("b", k.dtype(b), "%s as a", dt)
+		return 0, graph.BadDType("b", k.dtype(b), "%s", like)
 	}
 	for e, v := range b {
 		if k.Ptrs {
@@ -188,7 +242,7 @@ func (k weightKind) check(b []*graph.Value, experts, red int, dt dtype.DType) (n
 			return 0, graph.BadShape(name, v.Text(), "a matrix of its own")
 		}
 		if got, _ := codesOf(v); got != dt {
-			return 0, graph.BadDType(name, v.DType(), "%s as a", dt)
+			return 0, graph.BadDType(name, v.DType(), "%s", like)
 		}
 		if got := dim(v, off+kAxis); got != red {
 			return 0, &graph.OperandError{Operand: "K", Got: fmt.Sprintf("%d in %s %s", got, name, v.Text()), Want: fmt.Sprintf("%d as in a", red), Kind: graph.ErrShape}
@@ -219,7 +273,10 @@ type hostWeights struct {
 // withFactors says that the weights are codes with the factors sf.
 func (w *hostWeights) withFactors(f BlockFormat, sf []*graph.Tensor) {
 	w.format, w.sf = f, sf
-	w.layout = dtype.FactorLayout{Rows: w.n, Cols: dtype.FactorCols(w.red, f.Vec()), Batches: 1}
+	w.layout = factorLayout(w.n, w.red, f)
+	if w.kind.NMajor {
+		w.layout = factorLayout(w.red, w.n, f)
+	}
 	if w.kind.Ptrs {
 		w.sfPtrs = make([]graph.Tensor, len(w.ptrs))
 	}
@@ -241,9 +298,12 @@ func (w *hostWeights) factors(e int) factorView {
 }
 
 func newHostWeights(k weightKind, t []*graph.Tensor, experts, n, red int) *hostWeights {
-	w := &hostWeights{kind: k, t: t, n: n, red: red}
+	w := &hostWeights{kind: k, t: t[:k.count()], n: n, red: red}
 	if k.Ptrs {
 		w.ptrs = make([]graph.Tensor, experts)
+	}
+	if k.Only != NoBlockFormat {
+		w.withFactors(k.Only, t[k.count():])
 	}
 	return w
 }
