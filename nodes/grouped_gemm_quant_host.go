@@ -73,7 +73,11 @@ func (o *scaledOut) tile(w *graph.Worker, t, e, first, mid, last, col, nt int, d
 	}
 	if o.quant != nil {
 		g := quantGroup{begin: o.groups.begin[e], rows: o.groups.end[e] - o.groups.begin[e], sfBase: o.sfBase[e]}
-		o.quant.tile(w, d, nt, first, col, last-first, nt, scalar[float32](o.norm, 0), g)
+		norm := float32(1) // of a product that a Quantize without norm_const was fused into
+		if o.norm != nil {
+			norm = scalar[float32](o.norm, 0)
+		}
+		o.quant.tile(w, d, nt, first, col, last-first, nt, norm, g)
 		return
 	}
 	if o.d == nil {

@@ -412,3 +412,76 @@ func TestScaled_Refuses(t *testing.T) {
 		}
 	}
 }
+
+// TestQuantize_Fuse: a Quantize behind a product becomes its epilogue, with the bytes of the float32 accumulator; with
+// another reader, random rounding or a global scale it stays.
+func TestQuantize_Fuse(t *testing.T) {
+	build := func(kind string, q Quantize, second bool) (*scaledBed, Quantized, Quantized) {
+		b := newScaledBed(MXFP8, 192, 96)
+		o := GroupedGEMMGLU{A: b.a.Row, B: b.weights(), PaddedOffsets: b.offsets, Counts: b.counts, Prob: b.prob, Alignment: 128, Scales: Scales{SFA: b.a.RowSF}}
+		p := GroupedGEMMGLU{A: b.plainA, B: Dense(b.plainW), PaddedOffsets: b.offsets, Counts: b.counts, Prob: b.prob, Alignment: 128}
+		var d, plain *graph.Value
+		if kind == "glu" {
+			d, _ = o.Apply()
+			plain, _ = p.Apply()
+		} else {
+			d, _ = GroupedGEMM{A: o.A, B: o.B, PaddedOffsets: o.PaddedOffsets, Counts: o.Counts, Prob: o.Prob, Alignment: 128, Scales: o.Scales}.Apply()
+			plain, _ = GroupedGEMM{A: p.A, B: p.B, PaddedOffsets: o.PaddedOffsets, Counts: o.Counts, Prob: o.Prob, Alignment: 128}.Apply()
+		}
+		q.Axis, q.PaddedOffsets, q.Counts, q.Alignment = AlongBoth, b.offsets, b.counts, 128
+		q.X = d
+		fused := q.Apply()
+		q.X = plain
+		separate := q.Apply()
+		if second {
+			b.g.Output("d", d)
+		}
+		return b, fused, separate
+	}
+	for _, kind := range []string{"glu", "plain"} {
+		for _, q := range []Quantize{{Format: MXFP8, DiscreteColSF: true}, {Format: MXFP8E5M2}, {Format: MXFP4}} {
+			b, f, s := build(kind, q, false)
+			b.sameBytes(t, kind+" "+q.Format.String(), map[string][2]*graph.Value{"row": {f.Row, s.Row}, "col": {f.Col, s.Col}, "row sf": {f.RowSF, s.RowSF}, "col sf": {f.ColSF, s.ColSF}})
+			p, err := b.g.Compile(host.Device{}, graph.Options{})
+			must(t, err)
+			if !strings.Contains(p.String(), "\nfused ") {
+				t.Errorf("%s %s: nothing fused in\n%s", kind, q.Format, p)
+			}
+		}
+		for name, q := range map[string]Quantize{"two readers": {Format: MXFP8}, "vec": {Format: MXFP4Vec16}, "auto": {Format: NVFP4, AutoNorm: true}} {
+			b, f, _ := build(kind, q, name == "two readers")
+			b.g.Output("row", f.Row)
+			p, err := b.g.Compile(host.Device{}, graph.Options{})
+			must(t, err)
+			if strings.Contains(p.String(), "\nfused ") {
+				t.Errorf("%s, %s: fused in\n%s", kind, name, p)
+			}
+		}
+	}
+}
+
+// TestScaled_Uint8: fp4 operands as plain bytes, two codes each, are what e2m1 operands are.
+func TestScaled_Uint8(t *testing.T) {
+	const n, k = 64, 64
+	g := graph.New("g")
+	codes := runQuantize(t, Quantize{Format: NVFP4}, dtype.Float32, []int{128, k}, noise(1, 128*k), nil)
+	weights := runQuantize(t, Quantize{Format: NVFP4}, dtype.Float32, []int{2, n, k}, noise(2, 2*n*k), nil)
+	sfa, sfb, offsets := g.Input("sfa", dtype.E4M3, len(codes.rowSF)), g.Input("sfb", dtype.E4M3, len(weights.rowSF)), g.Input("offsets", dtype.Int32, 2)
+	in := map[*graph.Value]any{sfa: codes.rowSF, sfb: weights.rowSF, offsets: []int32{128, 128}}
+	var outs []*graph.Value
+	for _, dt := range []dtype.DType{dtype.E2M1, dtype.Uint8} {
+		width := k
+		if dt == dtype.Uint8 {
+			width = k / 2
+		}
+		a, b := g.Input("a"+dt.String(), dt, 128, width), g.Input("b"+dt.String(), dt, 2, n, width)
+		in[a], in[b] = codes.row, weights.row
+		d := GroupedGEMM{A: a, B: Weights{Dense: b, SF: sfb}, PaddedOffsets: offsets, Alignment: 128, DType: dtype.Float32, Scales: Scales{SFA: sfa}}.ApplyScaled().D
+		outs = append(outs, g.Output(dt.String(), d))
+	}
+	e := start(t, g, nil, in)
+	must(t, e.Replay(t.Context()))
+	if x, y := fetch[float32](t, e, outs[0]), fetch[float32](t, e, outs[1]); !bytes.Equal(bytesOf(x), bytesOf(y)) || x[0] == 0 {
+		t.Error("bytes and codes give different products")
+	}
+}

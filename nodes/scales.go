@@ -209,6 +209,11 @@ func (k scaledKind) checkOut(name string, out dtype.DType, values dtype.DType, n
 	return check16(name, "N", out, n)
 }
 
+// quantizes says whether a product of operands in format values has an output in fp8 or fp4, rows of n elements.
+func (k scaledKind) quantizes(out, values dtype.DType, n int) bool {
+	return narrow(out) && values != dtype.E2M1 && check16("d", "N", out, n) == nil
+}
+
 // quantizedSpecs describes column codes and factors of a quantized output (m,n) with factors like those of f: none
 // where it is not quantized.
 func quantizedSpecs(out dtype.DType, f BlockFormat, m, n int, rows *graph.Value) (col, sfRow, sfCol graph.Spec) {

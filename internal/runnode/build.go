@@ -73,6 +73,12 @@ func quantize(c *call) {
 		if out.v != nil {
 			c.out(out.name, out.v)
 		}
+		if offsets := c.in["padded_offsets"]; out.v != nil && out.name == "x_col" && transpose && len(offsets) > 0 {
+			if ends := graph.View[int32](offsets[0].Array.Data); len(ends) > 0 {
+				valid := int(ends[len(ends)-1])
+				c.outs[len(c.outs)-1].valid = &valid
+			}
+		}
 	}
 }
 

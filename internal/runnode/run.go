@@ -69,6 +69,8 @@ type output struct {
 	name   string
 	expert int
 	v      *graph.Value
+	// valid, if set, is how many columns are in use: an output whose columns are an operand's rows
+	valid *int
 }
 
 // take checks operands and attributes.
@@ -193,7 +195,7 @@ func (c *call) out(name string, v *graph.Value) { c.outExpert(name, npz.Dense, v
 
 func (c *call) outExpert(name string, expert int, v *graph.Value) {
 	key := npz.Key{Name: name, Expert: expert}.String()
-	c.outs = append(c.outs, output{name, expert, c.g.Output(key, v)})
+	c.outs = append(c.outs, output{name: name, expert: expert, v: c.g.Output(key, v)})
 }
 
 // elements views an operand's bytes as a slice that Write takes. Formats without a Go type are their bits.
@@ -237,7 +239,19 @@ func read(exec *graph.Exec, o output) (npz.Array, error) {
 	if err != nil {
 		return npz.Array{}, err
 	}
+	if o.valid != nil {
+		clearColumns(data, o.v, *o.valid)
+	}
 	return npz.NewOperand(o.name, o.expert, o.v.DType(), o.v.Shape(), data)
+}
+
+// clearColumns sets the columns from valid on, an even number of codes, to zero.
+func clearColumns(data []byte, v *graph.Value, valid int) {
+	width := v.DType().Bytes(v.Dim(-1))
+	from := min(max(v.DType().Bytes(valid), 0), width)
+	for at := 0; at+width <= len(data) && width > 0; at += width {
+		clear(data[at+from : at+width])
+	}
 }
 
 func readAs[T any](exec *graph.Exec, v *graph.Value, n int) ([]byte, error) {
