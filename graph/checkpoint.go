@@ -13,7 +13,7 @@ import (
 var fileTypes = map[dtype.DType]string{
 	dtype.Float64: "F64", dtype.Float32: "F32", dtype.Float16: "F16", dtype.BFloat16: "BF16",
 	dtype.Int32: "I32", dtype.Int64: "I64", dtype.Uint8: "U8", dtype.Uint64: "U64",
-	dtype.E4M3: "F8_E4M3", dtype.E5M2: "F8_E5M2", dtype.E8M0: "F8_E8M0",
+	dtype.E4M3: "F8_E4M3", dtype.E5M2: "F8_E5M2", dtype.E8M0: "F8_E8M0", dtype.E2M1: "F4",
 }
 
 // Save writes every variable, parameters and state, to a safetensors file, under its name. The file appears whole

@@ -19,6 +19,14 @@ type hostData struct {
 
 func (d hostData) elems() int { return len(d.bytes) / d.size }
 
+// elemsOf is the number of elements of format dt: bytes hold two fp4 codes each.
+func (d hostData) elemsOf(dt dtype.DType) int {
+	if dt == dtype.E2M1 && d.size == 1 {
+		return 2 * len(d.bytes)
+	}
+	return d.elems()
+}
+
 func (d hostData) describe() string {
 	if d.shape != nil {
 		return d.what + " " + shapeString(d.shape, false)
@@ -60,7 +68,11 @@ func goTypes(dt dtype.DType) string {
 	case dt == dtype.BFloat16 || dt == dtype.Float16:
 		return "[]uint16 (bits of " + dt.String() + "), []float32 or []float64"
 	case dt.IsFloat() && dt.Bits() <= 8:
-		return "[]uint8 (codes of " + dt.String() + "), []float32 or []float64"
+		codes := "codes of "
+		if dt == dtype.E2M1 {
+			codes = "two codes a byte of "
+		}
+		return "[]uint8 (" + codes + dt.String() + "), []float32 or []float64"
 	case dt.IsFloat():
 		return "[]float32 or []float64"
 	case dt == dtype.Uint8:
@@ -128,7 +140,7 @@ func copyOut(name string, dst any, dt dtype.DType, shape []int, n int, data []by
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", name, err)
 	}
-	if out.elems() < n {
+	if out.elemsOf(dt) < n {
 		return 0, fmt.Errorf("%s: %w", name, BadShape("data", out.describe(), "room for %d elements", n))
 	}
 	if out.shape != nil && len(shape) > 0 && shapeString(out.shape[1:], false) != shapeString(shape[1:], false) {

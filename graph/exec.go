@@ -342,10 +342,7 @@ func rowElems(v *Value) int {
 
 // rowsOf checks the data's size and returns its number of rows.
 func rowsOf(input *Value, d hostData) (int, error) {
-	have, width := d.elems(), rowElems(input)
-	if input.dt == dtype.E2M1 && d.size == 1 {
-		have *= 2
-	}
+	have, width := d.elemsOf(input.dt), rowElems(input)
 	if d.shape != nil && (len(d.shape) != len(input.shape) || shapeString(d.shape[1:], false) != shapeString(input.shape[1:], false)) {
 		return 0, BadShape("data", d.describe(), "%s", input.Text())
 	}

@@ -47,6 +47,12 @@ type Coster interface {
 	Flops(n *Node) int64
 }
 
+// Detailer is an Op that says more than its kind in the listing of a plan, such as the format of quantized operands.
+type Detailer interface {
+	// Detail returns a few words on a step with these operands, nil where one is absent.
+	Detail(in []*Value) string
+}
+
 // Effecter is an Op that may write memory which is no Value, such as through addresses. Nodes whose Effect says so
 // are kept though nobody needs their outputs, and run in the order of building.
 type Effecter interface {

@@ -112,6 +112,16 @@ func (p *Program) WorkspaceSum() int64 {
 	return sum
 }
 
+// describe returns the step's kind with what its operator says of its formats.
+func describe(s *Step) string {
+	if d, ok := s.Op.(Detailer); ok {
+		if text := d.Detail(s.In); text != "" {
+			return s.Op.Kind() + " " + text
+		}
+	}
+	return s.Op.Kind()
+}
+
 // String returns the plan as a table: a line for each output of each step.
 func (p *Program) String() string {
 	var b strings.Builder
@@ -124,7 +134,7 @@ func (p *Program) String() string {
 	fmt.Fprintln(w, "step\tstream\twaits\tnode\top\toutput\toffset\tbytes\tMFLOP")
 	for i, s := range p.steps {
 		flops := fmt.Sprintf("%.2f", float64(s.Cost.Flops)/1e6)
-		head := fmt.Sprintf("%d\t%d\t%s\t%s\t%s", i, s.Stream, ints(s.Waits), s.Name, s.Op.Kind())
+		head := fmt.Sprintf("%d\t%d\t%s\t%s\t%s", i, s.Stream, ints(s.Waits), s.Name, describe(s))
 		lines := 0
 		for k, v := range s.Out {
 			if v == nil {

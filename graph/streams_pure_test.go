@@ -161,13 +161,13 @@ func TestCandidates(t *testing.T) {
 				}
 			}
 		}
-		if again := m.candidates(8); fmt.Sprint(describe(all)) != fmt.Sprint(describe(again)) {
+		if again := m.candidates(8); fmt.Sprint(describePlan(all)) != fmt.Sprint(describePlan(again)) {
 			t.Fatalf("seed %d: two runs differ", seed)
 		}
 	}
 }
 
-func describe(all []*schedule) []schedule {
+func describePlan(all []*schedule) []schedule {
 	var out []schedule
 	for _, s := range all {
 		out = append(out, *s)

@@ -130,6 +130,9 @@ func (v *Vars) get(name string, kind Kind, dt dtype.DType, init Init, shape []in
 	if err := checkShape("shape", dt, shape); err != nil {
 		return fail(err)
 	}
+	if err := checkRows(dt, false, shape); err != nil {
+		return fail(err)
+	}
 	if old, ok := v.s.named[full]; ok {
 		if old.kind != kind || old.dt != dt || shapeString(old.shape, false) != shapeString(shape, false) {
 			return fail(BadShape("shape", dt.String()+" "+shapeString(shape, false), "%s %s as at the first call", old.kind, old.value.Text()))
@@ -228,7 +231,7 @@ func (v *Vars) Write(x *Value, src any) error {
 	if err != nil {
 		return fmt.Errorf("%s %q: %w", vr.kind, vr.name, err)
 	}
-	if n := elems(vr.shape); in.elems() != n || (in.shape != nil && shapeString(in.shape, false) != shapeString(vr.shape, false)) {
+	if n := elems(vr.shape); in.elemsOf(vr.dt) != n || (in.shape != nil && shapeString(in.shape, false) != shapeString(vr.shape, false)) {
 		return fmt.Errorf("%s %q: %w", vr.kind, vr.name, BadShape("data", in.describe(), "%s", vr.value.Text()))
 	}
 	buf := make([]byte, vr.dt.Bytes(elems(vr.shape)))

@@ -1,8 +1,11 @@
 package graph_test
 
 import (
+	"bytes"
 	"errors"
+	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -140,5 +143,38 @@ func TestHazard13_MasterWeights(t *testing.T) {
 		if got := read(t, b, by)[3]; got != 8*v {
 			t.Errorf("b: %v, want %v", got, 8*v)
 		}
+	}
+}
+
+// TestVars_FP4 writes, reads, saves and loads a variable of two codes a byte, as codes and as floats.
+func TestVars_FP4(t *testing.T) {
+	vars := graph.NewVars(1)
+	w := vars.State("w", dtype.E2M1, graph.Const(0), 2, 6)
+	codes := []byte{0x21, 0x43, 0x65, 0x17, 0x0f, 0x9a}
+	check(t, vars.Write(w, codes))
+	path := filepath.Join(t.TempDir(), "vars.safetensors")
+	check(t, vars.Save(path, nil))
+	check(t, vars.Write(w, make([]float32, 12)))
+	if _, err := vars.Load(path); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 6)
+	check(t, vars.Read(w, got))
+	if !bytes.Equal(got, codes) {
+		t.Errorf("got codes %x, want %x", got, codes)
+	}
+	floats := make([]float32, 12)
+	check(t, vars.Read(w, floats))
+	if want := []float32{0.5, 1, 1.5, 2, 3, 4, 6, 0.5, -6, 0, -1, -0.5}; !slices.Equal(floats, want) {
+		t.Errorf("got %v, want %v", floats, want)
+	}
+	if err := vars.Write(w, make([]byte, 12)); !errors.Is(err, graph.ErrShape) {
+		t.Errorf("a byte for each code: got error %v", err)
+	}
+	if err := vars.Read(w, make([]byte, 5)); !errors.Is(err, graph.ErrShape) {
+		t.Errorf("too few bytes: got error %v", err)
+	}
+	if v := vars.State("odd", dtype.E2M1, graph.Const(0), 2, 5); !errors.Is(v.Err(), graph.ErrShape) {
+		t.Errorf("an odd last dimension: got error %v", v.Err())
 	}
 }

@@ -10,6 +10,13 @@
 // The host code is the reference for every device. It computes in float32, or in float64 where every float of
 // a graph is float64, and rounds each output once. No sum depends on the number of cores.
 //
+// # Block-scaled operands
+//
+// [Quantize] turns a matrix into codes of 8 or 4 bits with a factor for each block ([BlockFormat]), [Dequantize] back.
+// The grouped products take such operands by the fields of [Scales] and [Weights] and may quantize their output in the
+// same way; [WGrad] takes factors along the tokens. Gradients are straight through the rounding. [MoE] has the recipe
+// (Precision) and weights that stay in MXFP4 (FrozenExperts).
+//
 // # To add an operator
 //
 //  1. A file of its own: a comparable struct that implements [graph.Op], with the options as fields; the

@@ -17,14 +17,14 @@ func backward[F float](a *act, gate, up F) (value, dGate, dUp F) {
 	if !a.GeGLU {
 		s := sigmoid(gate)
 		gs := gate * s
-		return up * gs, up * s * (1 + gate*(1-s)), gs
+		return up * gs, up * s * (1 + F(gate*(1-s))), gs
 	}
 	cmax, cmin := F(a.Cmax), F(a.Cmin)
 	passGate, passUp := gate <= cmax || gate != gate, (up >= cmin && up <= cmax) || up != up
 	gate, up = min(gate, cmax), min(max(up, cmin), cmax)
 	s := sigmoid(F(a.Alpha) * gate)
 	gs, lin := gate*s, up+F(a.LinearOffset)
-	dGate, dUp = lin*s*(1+F(a.Alpha)*gate*(1-s)), gs
+	dGate, dUp = lin*s*(1+F(F(a.Alpha)*gate*(1-s))), gs
 	if !passGate {
 		dGate *= 0 // a NaN stays
 	}

@@ -1,18 +1,16 @@
 package nodes_test
 
 import (
-	"errors"
 	"path/filepath"
 	"testing"
 
-	"github.com/moegraph/moegraph/dtype"
 	"github.com/moegraph/moegraph/internal/golden"
 	"github.com/moegraph/moegraph/internal/npz"
 	"github.com/moegraph/moegraph/internal/runnode"
 )
 
-// TestGolden runs every golden case on the host and compares. Cases with block-scaled operands are skipped by name
-// while no node supports them; one that is refused for a rule that it breaks must name what it breaks.
+// TestGolden runs every golden case on the host and compares; a case that must be refused must be refused by an error
+// that names what it breaks.
 func TestGolden(t *testing.T) {
 	dir := golden.Require(t, "cases")
 	names, err := golden.Names(dir)
@@ -32,9 +30,6 @@ func TestGolden(t *testing.T) {
 
 func runGolden(t *testing.T, c golden.Case, opt runnode.Option) {
 	got, err := runnode.Run(c.Node, c.Operands, c.Attrs, opt)
-	if errors.Is(err, runnode.ErrBlockScaled) && isBlockScaled(c) {
-		t.Skipf("%s: skipped: %v", c.Name, err)
-	}
 	if len(c.ExpectError) > 0 {
 		if r := golden.Refused(c, err); !r.OK {
 			t.Error(r)
@@ -49,20 +44,6 @@ func runGolden(t *testing.T, c golden.Case, opt runnode.Option) {
 			t.Error(r)
 		}
 	}
-}
-
-// isBlockScaled says whether a case cannot do without block-scaled formats.
-func isBlockScaled(c golden.Case) bool {
-	switch c.Node {
-	case "quantize", "dequantize", "grouped-gemm-quant":
-		return true
-	}
-	for _, o := range c.Operands {
-		if o.Format == dtype.E4M3 || o.Format == dtype.E5M2 || o.Format == dtype.E2M1 {
-			return true
-		}
-	}
-	return false
 }
 
 // TestGolden_Notices runs a case with one element of an operand changed: the comparison must fail.

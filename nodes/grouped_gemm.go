@@ -26,6 +26,9 @@ func init() {
 // comes from the float32 sum and is rounded once. Rows at or past the last offset are neither read nor
 // written; with Counts padding rows are read as zeros and written as zeros.
 //
+// With A and B in e4m3, e5m2 or e2m1 and their factors, Scales.SFA and Weights.SF, this is the product of block-scaled
+// operands (contracts, section 7); ApplyScaled returns what a quantized D consists of.
+//
 // Gradients flow to A, B, Prob and Bias.
 type GroupedGEMM struct {
 	A             *graph.Value // (M,K)
@@ -35,14 +38,19 @@ type GroupedGEMM struct {
 	Alpha         *graph.Value // f32 (E,), optional: 1
 	Prob          *graph.Value // f32 (M,), optional: 1
 	Bias          *graph.Value // (E,N), optional
+	Scales                     // of block-scaled operands
 
 	Alignment    int         // of the groups; default 256
 	DType, CType dtype.DType // of D and C; default that of A, that of D
 	Launch       Launch
 }
 
-// Apply appends the node and returns D and C, both (M,N). C costs nothing where nobody uses it.
+// Apply appends the node and returns D and C, both (M,N). C costs nothing where nobody uses it; with block-scaled
+// operands there is none.
 func (o GroupedGEMM) Apply() (d, c *graph.Value) {
+	if o.Scales.given(o.A, o.B) {
+		return o.ApplyScaled().D, nil
+	}
 	o.DType = cmp.Or(o.DType, o.A.DType())
 	o.CType = cmp.Or(o.CType, o.DType)
 	kind, b, err := o.B.operands()
@@ -84,7 +92,7 @@ const (
 
 func gemmOperands(k weightKind) []graph.Operand {
 	return append([]graph.Operand{{Name: "a"}, {Name: "padded_offsets"}, {Name: "counts", Optional: true},
-		{Name: "alpha", Optional: true}, {Name: "prob", Optional: true}, {Name: "bias", Optional: true}}, k.names()...)
+		{Name: "alpha", Optional: true}, {Name: "prob", Optional: true}, {Name: "bias", Optional: true}}, k.operands()...)
 }
 
 func (o groupedGEMM) Kind() string              { return "grouped_gemm" }
@@ -134,15 +142,23 @@ func checkGEMM(in []*graph.Value, k weightKind, align int, l Launch) (m, n int, 
 	if err := checkProb(in[gemmProb], m, a.DType()); err != nil {
 		return 0, 0, err
 	}
-	if bias := in[gemmBias]; bias != nil {
-		if bias.Rank() != 2 || bias.Dim(0) != experts || bias.Dim(1) != n || bias.Rows() != nil {
-			return 0, 0, graph.BadShape("bias", bias.Text(), "(%d,%d)", experts, n)
-		}
-		if !plain(bias.DType()) || isWide(bias.DType()) != isWide(a.DType()) {
-			return 0, 0, graph.BadDType("bias", bias.DType(), "bf16, f16 or f32 (f64 with everything f64)")
-		}
+	if err := checkBias(in[gemmBias], experts, n, a.DType()); err != nil {
+		return 0, 0, err
 	}
 	return m, n, l.check()
+}
+
+// checkBias checks an optional bias beside operands of format dt.
+func checkBias(bias *graph.Value, experts, n int, dt dtype.DType) error {
+	switch {
+	case bias == nil:
+		return nil
+	case bias.Rank() != 2 || bias.Dim(0) != experts || bias.Dim(1) != n || bias.Rows() != nil:
+		return graph.BadShape("bias", bias.Text(), "(%d,%d)", experts, n)
+	case !plain(bias.DType()) || isWide(bias.DType()) != isWide(dt):
+		return graph.BadDType("bias", bias.DType(), "bf16, f16 or f32 (f64 with everything f64)")
+	}
+	return nil
 }
 
 // checkStat checks an optional vector of n float32 (float64 beside float64).
@@ -249,8 +265,8 @@ func gemmGradients(n *graph.Node, k weightKind, align int, l Launch, dG, alpha *
 	g, a := n.Graph(), n.In(gemmA)
 	offsets, counts, b := n.In(gemmOffsets), n.In(gemmCounts), weightsOf(n)
 	out[gemmA] = groupedGEMM{Weights: k, Align: align, Launch: l}.dgrad(n, dG, alpha, a.DType())
-	if k.Ptrs {
-		return // addresses have no gradient
+	if k.Ptrs || k.Only != NoBlockFormat {
+		return // addresses and codes have no gradient
 	}
 	w := WGrad{A: dG, B: a, Offsets: offsets, Counts: counts, Alpha: alpha, AMajorM: true, Alignment: align,
 		DType: gradType(b[0]), Discrete: k.Discrete > 0, Launch: l}

@@ -25,7 +25,8 @@ func init() {
 //	dbias[g] = sum over the rows of g of dC ;  amax[g] = max |dgate|, max |dup|, before rounding
 //
 // A is dY (M,K); B is FC2's weight as stored, (E,K,n), with Weights.NMajor; C is (M,2n) in blocks of 32. dC is
-// the gradient with respect to beta[g]*C. What nobody uses is not computed.
+// the gradient with respect to beta[g]*C. What nobody uses is not computed. A and B may be block-scaled, B then
+// (E,n,K), quantized along K, and dC quantized.
 type GroupedGEMMdGLU struct {
 	A             *graph.Value // dY (M,K)
 	B             Weights
@@ -35,6 +36,7 @@ type GroupedGEMMdGLU struct {
 	Alpha         *graph.Value // f32 (E,), optional: 1
 	Prob          *graph.Value // f32 (M,), optional: 1
 	Beta          *graph.Value // f32 (E,), optional: 1
+	Scales                     // of block-scaled operands
 
 	Activation Activation
 	Layout     Layout      // of dC and dbias; C is always in blocks of 32
@@ -51,17 +53,22 @@ type DGLU struct {
 	Amax  *graph.Value // f32 (E,2)
 	DBias *graph.Value // f32 (E,2n)
 	Act   *graph.Value // (M,n): prob times the recomputed activation
+
+	DCCol, SFDCRow, SFDCCol *graph.Value // of a quantized dC: as those of ScaledGEMM
 }
 
 // Apply appends the node and returns its outputs.
 func (o GroupedGEMMdGLU) Apply() DGLU {
 	fail := func(err error) DGLU {
 		v := failIn(groupedGEMMdGLU{}.Kind(), o.A, err)
-		return DGLU{v, v, v, v, v}
+		return DGLU{v, v, v, v, v, nil, nil, nil}
 	}
 	a, err := o.Activation.resolve()
 	if err != nil {
 		return fail(err)
+	}
+	if o.Scales.given(o.A, o.B) {
+		return o.applyScaled(a, fail)
 	}
 	kind, b, err := o.B.operands()
 	if err != nil {
@@ -71,7 +78,7 @@ func (o GroupedGEMMdGLU) Apply() DGLU {
 	o.ActType = cmp.Or(o.ActType, o.C.DType())
 	op := groupedGEMMdGLU{Act: a, Align: alignment(o.Alignment), DC: o.DType, ActType: o.ActType, Layout: o.Layout, Weights: kind, Launch: o.Launch}
 	out := graph.Apply(op, append([]*graph.Value{o.A, o.PaddedOffsets, o.Counts, o.Prob, o.Beta, o.C, o.Alpha}, b...)...)
-	return DGLU{out[dgluDC], out[dgluDProb], out[dgluAmax], out[dgluDBias], out[dgluAct]}
+	return DGLU{out[dgluDC], out[dgluDProb], out[dgluAmax], out[dgluDBias], out[dgluAct], nil, nil, nil}
 }
 
 type groupedGEMMdGLU struct {
@@ -93,7 +100,7 @@ func (o groupedGEMMdGLU) Kind() string { return "grouped_gemm_dglu" }
 
 func (o groupedGEMMdGLU) Operands() []graph.Operand {
 	return append([]graph.Operand{{Name: "a"}, {Name: "padded_offsets"}, {Name: "counts", Optional: true}, {Name: "prob", Optional: true},
-		{Name: "beta", Optional: true}, {Name: "c"}, {Name: "alpha", Optional: true}}, o.Weights.names()...)
+		{Name: "beta", Optional: true}, {Name: "c"}, {Name: "alpha", Optional: true}}, o.Weights.operands()...)
 }
 
 func (o groupedGEMMdGLU) Outputs() []string { return dgluOutputs }
@@ -153,12 +160,22 @@ func (o gluGrad) Fuse(s *graph.Step, producer func(int) (*graph.Step, bool)) (fu
 	if p == nil || !sole || s.In[gradOffsets] == nil {
 		return nil, nil
 	}
-	gemm, ok := p.Op.(groupedGEMM)
-	if !ok || p.Out[0] != s.In[gradDD] || p.Out[1] != nil || p.In[gemmProb] != nil || p.In[gemmBias] != nil ||
-		p.In[gemmOffsets] != s.In[gradOffsets] || p.In[gemmCounts] != s.In[gradCounts] || gemm.Align != o.Align {
+	if kind := p.Op.Kind(); kind != (groupedGEMM{}).Kind() && kind != (scaledGEMM{}).Kind() {
 		return nil, nil
 	}
-	in := append([]*graph.Value{p.In[gemmA], s.In[gradOffsets], s.In[gradCounts], s.In[gradProb], s.In[gradBeta], s.In[gradC], p.In[gemmAlpha]}, p.In[gemmB:]...)
-	op := groupedGEMMdGLU{Act: o.Act, Align: o.Align, DC: o.DC, ActType: o.ActType, Layout: o.Layout, Weights: gemm.Weights, Launch: gemm.Launch}
-	return &graph.Step{Op: op, In: in, Out: append([]*graph.Value(nil), s.Out...)}, p
+	if p.In[gemmProb] != nil || p.In[gemmBias] != nil || p.Out[0] != s.In[gradDD] || p.In[gemmOffsets] != s.In[gradOffsets] || p.In[gemmCounts] != s.In[gradCounts] {
+		return nil, nil
+	}
+	in := []*graph.Value{p.In[gemmA], s.In[gradOffsets], s.In[gradCounts], s.In[gradProb], s.In[gradBeta], s.In[gradC], p.In[gemmAlpha]}
+	switch gemm := p.Op.(type) {
+	case groupedGEMM:
+		if p.Out[1] != nil || gemm.Align != o.Align {
+			return nil, nil
+		}
+		op := groupedGEMMdGLU{Act: o.Act, Align: o.Align, DC: o.DC, ActType: o.ActType, Layout: o.Layout, Weights: gemm.Weights, Launch: gemm.Launch}
+		return &graph.Step{Op: op, In: append(in, p.In[gemmB:]...), Out: append([]*graph.Value(nil), s.Out...)}, p
+	case scaledGEMM:
+		return o.fuseScaled(s, p, gemm, in)
+	}
+	return nil, nil
 }

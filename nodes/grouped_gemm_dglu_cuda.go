@@ -119,6 +119,9 @@ func (o groupedGEMMdGLU) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 	if err := refuseWide(c); err != nil {
 		return nil, err
 	}
+	if err := o.Weights.refuseScaled(); err != nil {
+		return nil, err
+	}
 	a, offsets, cc := c.In[gradDD], c.In[gradOffsets], c.In[gradC]
 	m, n := a.Shape[0], cc.Shape[1]/2
 	product, err := rowProductOf(o.Launch, c.GPU, o.Weights, a.DType, offsets.Shape[0], m, a.Shape[1], n)

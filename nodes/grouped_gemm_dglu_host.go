@@ -31,7 +31,7 @@ func gluGradHost[F float](o gluGrad, c *graph.Call) func() error {
 		g := newGroups(c, offsets, c.In[gradCounts], dd.Shape[0], o.Align, dgluTile, dd, c.In[gradC], c.In[gradProb])
 		return x.run(g, g.read, block)
 	}
-	loop := c.NewLoop(func(w *graph.Worker, lo, hi int) { x.rows(w, 0, 0, lo, hi, block) })
+	loop := c.NewLoop(func(w *graph.Worker, lo, hi int) { x.rows(w, 0, 0, lo, hi, hi, block) })
 	return func() error {
 		loop.Run(min(dd.Rows(), c.In[gradC].Rows()), dgluTile)
 		return nil
@@ -65,7 +65,8 @@ type backwardGLU[F float] struct {
 	n      int // columns of gate, and of up
 	prob   *graph.Tensor
 	beta   *graph.Tensor
-	sums   []F // scratch: for each row tile the sum of dC's columns, in blocks of 32, then max |dgate| and |dup|
+	quant  *scaledOut // of a quantized dC, nil otherwise
+	sums   []F        // scratch: for each row tile the sum of dC's columns, in blocks of 32, then max |dgate| and |dup|
 }
 
 func newBackward[F float](c *graph.Call, a *act, l Layout) *backwardGLU[F] {
@@ -103,9 +104,9 @@ func (x *backwardGLU[F]) run(g *groups, read func() error, block blockFunc[F]) f
 	loop := x.c.NewLoop(func(w *graph.Worker, lo, hi int) {
 		for t := lo; t < hi; t++ {
 			e, first, mid, last := g.at(t)
-			x.rows(w, t, e, first, mid, block)
-			for _, o := range []*graph.Tensor{out[dgluDC], out[dgluDProb], out[dgluAct]} {
-				if o != nil {
+			x.rows(w, t, e, first, mid, last, block)
+			for i, o := range []*graph.Tensor{out[dgluDC], out[dgluDProb], out[dgluAct]} {
+				if o != nil && (i > 0 || x.quant == nil) {
 					zero(o, mid*o.Width(), (last-mid)*o.Width())
 				}
 			}
@@ -120,6 +121,9 @@ func (x *backwardGLU[F]) run(g *groups, read func() error, block blockFunc[F]) f
 		if err := read(); err != nil {
 			return err
 		}
+		if x.quant != nil {
+			x.quant.begin()
+		}
 		loop.Run(g.tiles(), 1)
 		if len(x.sums) > 0 {
 			join.Run(len(g.begin), 1)
@@ -128,8 +132,8 @@ func (x *backwardGLU[F]) run(g *groups, read func() error, block blockFunc[F]) f
 	}
 }
 
-// rows makes the outputs of rows [first,mid), row tile t of expert e.
-func (x *backwardGLU[F]) rows(w *graph.Worker, t, e, first, mid int, block blockFunc[F]) {
+// rows makes the outputs of rows [first,mid), row tile t of expert e, and of a quantized dC those up to last.
+func (x *backwardGLU[F]) rows(w *graph.Worker, t, e, first, mid, last int, block blockFunc[F]) {
 	var sums []F
 	if len(x.sums) > 0 {
 		sums = x.sums[t*(2*x.n+2) : (t+1)*(2*x.n+2)]
@@ -141,12 +145,23 @@ func (x *backwardGLU[F]) rows(w *graph.Worker, t, e, first, mid int, block block
 	}
 	dprob := buffer[F](w, 1, mid-first)
 	clear(dprob)
+	var whole []F // dC in the output's layout, for what quantizes it
+	if x.quant != nil {
+		whole = buffer[F](w, 5, (last-first)*2*x.n)
+		clear(whole[(mid-first)*2*x.n:])
+	}
 	for col := 0; col < x.n && mid > first; col += tileN {
 		nt := min(tileN, x.n-col)
 		acc := block(w, e, first, mid, col, nt)
 		for r := first; r < mid; r++ {
 			dprob[r-first] += x.piece(w, r, col, acc[(r-first)*nt:(r-first+1)*nt], beta, sums)
+			if x.quant != nil {
+				x.keepDC(w, whole[(r-first)*2*x.n:(r-first+1)*2*x.n], col, nt)
+			}
 		}
+	}
+	if x.quant != nil {
+		x.quant.tile(w, t, e, first, mid, last, 0, 2*x.n, same[float32](whole))
 	}
 	if out := x.c.Out[dgluDProb]; out != nil {
 		store(out, first, dprob)
@@ -183,7 +198,7 @@ func (x *backwardGLU[F]) piece(w *graph.Worker, m, col int, g []F, beta F, sums 
 	if sums != nil {
 		x.collect(c, sums, 2*col)
 	}
-	if x.c.Out[dgluDC] != nil {
+	if x.c.Out[dgluDC] != nil && x.quant == nil {
 		x.storeDC(w, m, col, c)
 	}
 	return dprob
@@ -201,6 +216,19 @@ func (x *backwardGLU[F]) collect(c, sums []F, at int) {
 	for j, v := range c {
 		sums[at+j] += v
 	}
+}
+
+// keepDC moves the piece of dC that piece has left in its buffer into a whole row in the output's layout.
+func (x *backwardGLU[F]) keepDC(w *graph.Worker, row []F, col, nt int) {
+	c := buffer[F](w, 2, 2*nt)
+	if x.layout != LayoutConcat {
+		relayout(x.layout, row[2*col:2*col+2*nt], c)
+		return
+	}
+	moved := buffer[F](w, 4, 2*nt)
+	relayout(x.layout, moved, c)
+	copy(row[col:], moved[:nt])
+	copy(row[x.n+col:], moved[nt:])
 }
 
 // storeDC rounds a piece of dC, in blocks of 32, into the output's layout.

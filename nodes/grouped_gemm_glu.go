@@ -24,6 +24,8 @@ func init() {
 // says; C is (M,N), always in blocks of 32 columns gate and 32 up; D is (M,N/2), computed from the float32 C.
 // C is computed only where it is used: a graph without gradients writes none.
 //
+// A and B may be block-scaled, as those of GroupedGEMM, and D then quantized; C is not.
+//
 // Gradients flow to A, B, Prob and Bias; those of B and Bias are in Layout's order.
 type GroupedGEMMGLU struct {
 	A             *graph.Value // (M,K)
@@ -33,6 +35,7 @@ type GroupedGEMMGLU struct {
 	Alpha         *graph.Value // f32 (E,), optional: 1
 	Prob          *graph.Value // f32 (M,), optional: 1
 	Bias          *graph.Value // (E,N), optional
+	Scales                     // of block-scaled operands
 
 	Activation   Activation
 	Layout       Layout      // of the N axis of B and Bias
@@ -43,6 +46,10 @@ type GroupedGEMMGLU struct {
 
 // Apply appends the node and returns D and C.
 func (o GroupedGEMMGLU) Apply() (d, c *graph.Value) {
+	if o.Scales.given(o.A, o.B) {
+		s := o.ApplyScaled()
+		return s.D, s.C
+	}
 	fail := func(err error) (d, c *graph.Value) {
 		v := failIn(groupedGEMMGLU{}.Kind(), o.A, err)
 		return v, v

@@ -68,7 +68,9 @@ type groupedProduct[F float] struct {
 	a      matrix
 	alpha  *graph.Tensor
 	n, k   int
-	cols   int // tiles across
+	cols   int             // tiles across
+	global []*graph.Tensor // (E,), nil where absent: alpha is multiplied by them
+	sfa    *graph.Tensor   // of a block-scaled A, whose data may be another slice at each run
 }
 
 func newGroupedProduct[F float](c *graph.Call, k weightKind, align, n int) *groupedProduct[F] {
@@ -107,6 +109,9 @@ func (p *groupedProduct[F]) read() error {
 	if err := p.groups.read(); err != nil {
 		return err
 	}
+	if p.sfa != nil {
+		p.a.sf.data = p.sfa.Data
+	}
 	return p.b.read()
 }
 
@@ -116,6 +121,11 @@ func (p *groupedProduct[F]) multiply(w *graph.Worker, slot, e, first, mid int, b
 	alpha := F(1)
 	if p.alpha != nil {
 		alpha = scalar[F](p.alpha, e)
+	}
+	for _, t := range p.global {
+		if t != nil {
+			alpha *= scalar[F](t, e)
+		}
 	}
 	if mid > first {
 		multiply(w, mid-first, nt, p.k, alpha, p.a.block(first, 0), b, 0, acc, nt)

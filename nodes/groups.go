@@ -68,6 +68,7 @@ type groups struct {
 	tile            int
 	debug           bool
 	align           int
+	blocks          bool // block-scaled: offsets are cut to multiples of align, so that no factor block holds two experts
 
 	begin, end, real []int // of each expert: its rows are [begin,end), those from real on are padding
 	first            []int // of each expert: the number of its first tile; the last element counts all tiles
@@ -102,6 +103,9 @@ func (g *groups) read() error {
 	at := 0
 	for e := range g.begin {
 		end := min(max(int(offs[e]), at), limit)
+		if g.blocks {
+			end -= end % g.align // at is a multiple already
+		}
 		real := end
 		if counts != nil {
 			real = at + min(max(int(counts[e]), 0), end-at)

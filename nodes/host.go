@@ -161,6 +161,16 @@ type matrix struct {
 	at    int
 	ld    int
 	trans bool // the product uses the transpose
+	sf    factorView
+}
+
+// factorView are the factors of a matrix of block-scaled codes; the zero value has none.
+type factorView struct {
+	format   BlockFormat
+	data     []byte // from the first factor of the matrix on
+	layout   dtype.FactorLayout
+	row, col int  // of the stored matrix, in elements: where the view begins
+	down     bool // blocks run down the stored columns
 }
 
 // block returns the matrix that begins r rows and c columns into the product's view of m.
@@ -169,11 +179,17 @@ func (m matrix) block(r, c int) matrix {
 		r, c = c, r
 	}
 	m.at += r*m.ld + c
+	m.sf.row, m.sf.col = m.sf.row+r, m.sf.col+c
 	return m
 }
 
 func (m matrix) operand() gemm.Operand {
 	o := gemm.Operand{LD: m.ld, Trans: m.trans}
+	if f := m.sf.format; f != NoBlockFormat {
+		o.Scaled = gemm.Scaled{Codes: m.t.Data, Values: f.Values(), At: m.at, Factors: m.sf.data, Factor: f.Factor(), Vec: f.Vec(),
+			Layout: m.sf.layout, Row: m.sf.row, Col: m.sf.col, Down: m.sf.down}
+		return o
+	}
 	switch m.t.DType {
 	case dtype.BFloat16:
 		o.BF16 = tail(graph.View[uint16](m.t.Data), m.at)

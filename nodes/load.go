@@ -29,7 +29,7 @@ type LoadConfig struct {
 }
 
 // LoadedMoE is a layer of a checkpoint: what MoELayer needs to build it, and how to save it. In MoE, fields that
-// change no parameter may be set: Compute, Alignment, Capacity, Launch, RouterJitter, Dropout, Draw, Seed.
+// change no parameter may be set: Compute, Precision, Alignment, Capacity, Launch, RouterJitter, Dropout, Draw, Seed.
 type LoadedMoE struct {
 	MoE
 	ModelType string // as the configuration says: "mixtral"
@@ -53,11 +53,15 @@ type LoadedMoE struct {
 //	deepseek_v3  sigmoid, selection bias, norm_topk_prob,   as qwen3_moe, shared expert
 //	             routed_scaling_factor, n_group, topk_group
 //
+// Released gpt-oss files hold the experts' weights in MXFP4 (*_blocks and *_scales). They are kept so, bit for bit, as
+// state fc1, fc1_sf, fc2 and fc2_sf (MoE.FrozenExperts): the layer runs on them, and everything else of it
+// trains, without a decoded copy.
+//
 // Memory: the file is mapped. LoadMoE checks every tensor and copies none: an Exec that binds to a variable
 // converts it, expert by expert, from the mapping into the variable's memory. Until then the file must stay
 // whole and the LoadedMoE open; Close after the first Exec.
 //
-// Errors: a tensor that is missing, unknown, of a wrong shape or of another format (quantized ones among
+// Errors: a tensor that is missing, unknown, of a wrong shape or of another format (other quantized ones among
 // them) and a configuration without a number or with a senseless one are named, with what is wanted. Nothing
 // is added to vars then. The variables must not exist before.
 func LoadMoE(vars *graph.Vars, cfg LoadConfig) (*LoadedMoE, error) {
@@ -131,7 +135,7 @@ func (l *LoadedMoE) open(file *safetensors.File, arch *architecture, cfg LoadCon
 	if b.err != nil {
 		return b.err
 	}
-	l.params, l.tensors = b.params, b.tensors
+	l.params, l.tensors, l.FrozenExperts = b.params, b.tensors, b.FrozenExperts
 	for _, p := range l.params {
 		if v := l.vars.Lookup(p.name); v != nil {
 			got := fmt.Sprintf("variable %q, which exists already", v.Name())
@@ -198,9 +202,18 @@ type loadParam struct {
 	kind       graph.Kind
 	dt         dtype.DType
 	shape      []int
-	rows, cols int          // of a block
+	rows, cols int          // of a block; of packed ones cols is bytes
+	packed     int          // bytes of a block of codes or factors; 0: elements of dt
 	blocks     [][]loadPart // the parts of each block cover it
 	value      *graph.Value
+}
+
+// blockBytes is the size of a block in the variable.
+func (p *loadParam) blockBytes() int {
+	if p.packed > 0 {
+		return p.packed
+	}
+	return p.dt.Bytes(p.rows * p.cols)
 }
 
 // make adds the variable to vars.

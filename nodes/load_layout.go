@@ -21,6 +21,8 @@ type loadPart struct {
 	rows   int             // of the block that it makes up
 	row    func(i int) int // which row of the block the i-th is; nil: i
 	trans  bool            // the tensor holds the transpose, (cols,rows)
+	// factors places bytes that are scale factors, rows of cols of them; nil for others
+	factors *dtype.FactorLayout
 }
 
 // What is transposed at once: rows of the block that are whole cache lines of the tensor, times as many columns
@@ -35,6 +37,10 @@ const (
 func (p loadPart) move(
 	block []byte, blockType dtype.DType, cols int, tensor []byte, tensorType dtype.DType, toTensor bool,
 ) error {
+	if tensorType == dtype.Uint8 {
+		p.moveBytes(block, cols, tensor, toTensor)
+		return nil
+	}
 	size, unit := tensorType.Bytes(1), blockType.Bytes(1)
 	tensor = tensor[p.at*size : (p.at+p.rows*cols)*size]
 	// convert does it for consecutive elements of the block.
@@ -56,6 +62,34 @@ func (p loadPart) move(
 		i += n
 	}
 	return nil
+}
+
+// moveBytes copies codes or factors, cols bytes a row, as they are.
+func (p loadPart) moveBytes(block []byte, cols int, tensor []byte, toTensor bool) {
+	if p.factors != nil && !toTensor {
+		clear(block) // the layout has bytes that no factor takes
+	}
+	for i := range p.rows {
+		row, line := i, tensor[p.at+i*cols:p.at+(i+1)*cols]
+		if p.row != nil {
+			row = p.row(i)
+		}
+		switch {
+		case p.factors == nil && toTensor:
+			copy(line, block[row*cols:(row+1)*cols])
+		case p.factors == nil:
+			copy(block[row*cols:(row+1)*cols], line)
+		}
+		for c := range line {
+			switch {
+			case p.factors == nil:
+			case toTensor:
+				line[c] = block[p.factors.Index(0, row, c)]
+			default:
+				block[p.factors.Index(0, row, c)] = line[c]
+			}
+		}
+	}
 }
 
 // run returns the block's row of row i and how many from there on follow one another in both.

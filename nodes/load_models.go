@@ -128,7 +128,6 @@ func gptOSSTensors(b *loadBuilder) {
 		}
 		return b.Layout.up(j/2, i)
 	}
-	fc1, fc2 := b.tensor("experts.gate_up_proj", e, h, 2*i), b.tensor("experts.down_proj", e, i, h)
 	bias1, bias2 := b.tensor("experts.gate_up_proj_bias", e, 2*i), b.tensor("experts.down_proj_bias", e, h)
 	share := func(t *loadTensor, rows, cols int, trans bool, row func(int) int) [][]loadPart {
 		parts := make([][]loadPart, e)
@@ -137,10 +136,41 @@ func gptOSSTensors(b *loadBuilder) {
 		}
 		return parts
 	}
+	if _, ok := b.file.Tensor(b.prefix + "experts.gate_up_proj_blocks"); ok {
+		b.FrozenExperts = MXFP4
+		b.packed("fc1", "experts.gate_up_proj", 2*i, h, pairs)
+		b.param("fc1_bias", []int{e, 2 * i}, 2*i, 1, share(bias1, 2*i, 1, false, pairs)...)
+		b.packed("fc2", "experts.down_proj", h, i, nil)
+		b.param("fc2_bias", []int{e, h}, 1, h, share(bias2, 1, h, false, nil)...)
+		return
+	}
+	fc1, fc2 := b.tensor("experts.gate_up_proj", e, h, 2*i), b.tensor("experts.down_proj", e, i, h)
 	b.param("fc1", []int{e, 2 * i, h}, 2*i, h, share(fc1, 2*i, h, true, pairs)...)
 	b.param("fc1_bias", []int{e, 2 * i}, 2*i, 1, share(bias1, 2*i, 1, false, pairs)...)
 	b.param("fc2", []int{e, h, i}, h, i, share(fc2, h, i, true, nil)...)
 	b.param("fc2_bias", []int{e, h}, 1, h, share(bias2, 1, h, false, nil)...)
+}
+
+// packed adds the codes and the factors of (rows,k) matrices, one for each expert, in MXFP4: tensors name_blocks
+// (E,rows,k/32,16), two codes a byte, the even one in the low nibble, and name_scales (E,rows,k/32), exponents with a
+// bias of 127, which are E8M0. row is as in loadPart.
+func (b *loadBuilder) packed(param, name string, rows, k int, row func(int) int) {
+	e, f := b.Experts, MXFP4
+	groups := k / f.Vec()
+	layout := factorLayout(rows, k, f)
+	add := func(param, name string, dt dtype.DType, shape []int, cols, size int, factors *dtype.FactorLayout, tensor ...int) {
+		t := b.bytes(name, tensor...)
+		parts := make([][]loadPart, e)
+		for x := range parts {
+			parts[x] = []loadPart{{tensor: t, at: x * rows * cols, rows: rows, row: row, factors: factors}}
+		}
+		b.params = append(b.params, &loadParam{name: param, kind: graph.State, dt: dt, shape: shape, rows: rows, cols: cols, packed: size, blocks: parts})
+	}
+	add(param, name+"_blocks", f.Values(), []int{e, rows, k}, k/2, rows*k/2, nil, e, rows, groups, f.Vec()/2)
+	add(param+"_sf", name+"_scales", f.Factor(), []int{e * layout.Bytes()}, groups, layout.Bytes(), &layout, e, rows, groups)
+	if k%f.Vec() != 0 && b.err == nil {
+		b.err = graph.BadShape(fmt.Sprintf("tensor %q", b.prefix+name+"_blocks"), fmt.Sprintf("rows of %d", k), "a multiple of %d (blocks of MXFP4)", f.Vec())
+	}
 }
 
 // loadBuilder finds the tensors of a layer. The first mistake is kept in err.
@@ -182,8 +212,20 @@ func (b *loadBuilder) whole(name string, rows int, shape ...int) loadPart {
 // loadFormats are the element types that are read, under the names of the file format.
 var loadFormats = map[string]dtype.DType{"F32": dtype.Float32, "BF16": dtype.BFloat16, "F16": dtype.Float16}
 
+// packedType is the file format's name of the bytes that codes and factors are stored as.
+const packedType = "U8"
+
 // tensor finds a tensor and checks its shape and format. After a mistake its data must not be used.
 func (b *loadBuilder) tensor(name string, shape ...int) *loadTensor {
+	return b.find(name, loadFormats, "F32, BF16 or F16: dequantize the checkpoint first", shape)
+}
+
+// bytes is tensor for codes and factors.
+func (b *loadBuilder) bytes(name string, shape ...int) *loadTensor {
+	return b.find(name, map[string]dtype.DType{packedType: dtype.Uint8}, packedType+", MXFP4 codes or scales", shape)
+}
+
+func (b *loadBuilder) find(name string, formats map[string]dtype.DType, wantType string, shape []int) *loadTensor {
 	full := b.prefix + name
 	b.seen[full] = true
 	t := &loadTensor{name: full, shape: shape}
@@ -193,11 +235,11 @@ func (b *loadBuilder) tensor(name string, shape ...int) *loadTensor {
 	operand, want := fmt.Sprintf("tensor %q", full), fmt.Sprint(shape)
 	found, ok := b.file.Tensor(full)
 	if !ok {
-		b.err = b.missing(operand, name, want)
+		b.err = graph.Misuse(operand, "none", "one of shape %s", want)
 		return t
 	}
-	if t.dt, ok = loadFormats[found.DType]; !ok {
-		b.err = graph.BadDType(operand, found.DType, "F32, BF16 or F16: dequantize the checkpoint first")
+	if t.dt, ok = formats[found.DType]; !ok {
+		b.err = graph.BadDType(operand, found.DType, "%s", wantType)
 		return t
 	}
 	if !slices.Equal(found.Shape, shape) {
@@ -208,16 +250,6 @@ func (b *loadBuilder) tensor(name string, shape ...int) *loadTensor {
 	t.data = found.Data
 	b.tensors = append(b.tensors, t)
 	return t
-}
-
-// missing is the error for a tensor that is not there. Released files of gpt-oss hold MXFP4 blocks in its
-// place.
-func (b *loadBuilder) missing(operand, name, want string) error {
-	if _, ok := b.file.Tensor(b.prefix + name + "_blocks"); ok {
-		return graph.Unsupported(fmt.Sprintf("tensor %q", b.prefix+name+"_blocks"), "MXFP4 blocks and scales",
-			"%q in F32, BF16 or F16: dequantize the checkpoint first", b.prefix+name)
-	}
-	return graph.Misuse(operand, "none", "one of shape %s", want)
 }
 
 // checkRest refuses tensors of the layer that nothing reads: they would change what it computes.

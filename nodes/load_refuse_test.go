@@ -44,7 +44,7 @@ func TestLoadMoE_Refuses(t *testing.T) {
 		{"gpt_oss", func(c *loadCase, cfg *LoadConfig) {
 			delete(c.shapes, "experts.gate_up_proj")
 			c.shapes["experts.gate_up_proj_blocks"], c.values["experts.gate_up_proj_blocks"] = []int{1}, []float64{0}
-		}, graph.ErrUnsupported, []string{"experts.gate_up_proj_blocks", "MXFP4"}},
+		}, graph.ErrDType, []string{"experts.gate_up_proj_blocks", "MXFP4", "U8"}},
 		{"olmoe", func(c *loadCase, cfg *LoadConfig) { cfg.Layer = 1 }, graph.ErrUsage, []string{"layers.1.mlp"}},
 		{"olmoe", func(c *loadCase, cfg *LoadConfig) { cfg.Layer = -1 }, graph.ErrShape, []string{"Layer", "-1"}},
 		{"olmoe", func(c *loadCase, cfg *LoadConfig) {

@@ -75,7 +75,10 @@ func (l *LoadedMoE) save(path string, grads bool, values func(*loadParam) (block
 		if err != nil {
 			return err
 		}
-		block := make([]byte, dt.Bytes(p.rows*p.cols))
+		block := make([]byte, p.blockBytes())
+		if grads {
+			block = make([]byte, dt.Bytes(p.rows*p.cols))
+		}
 		for i, parts := range p.blocks {
 			if err := read(i, block); err != nil {
 				return err
@@ -111,6 +114,9 @@ func (t *loadTensor) empty(dt dtype.DType) safetensors.Tensor {
 		n *= d
 	}
 	st := safetensors.Tensor{Name: t.name, Shape: t.shape, Data: make([]byte, dt.Bytes(n))}
+	if dt == dtype.Uint8 {
+		st.DType = packedType
+	}
 	for name, f := range loadFormats {
 		if f == dt {
 			st.DType = name

@@ -19,6 +19,20 @@ type MoE struct {
 	// (f64 with f64 inputs). Default: that of the layer's input. Weights in another format are cast once a
 	// step.
 	Compute dtype.DType
+	// Precision quantizes the operands of every grouped GEMM, forward and backward: MXFP8, MXFP8E5M2, MXFP4, MXFP4Vec16
+	// or NVFP4; default none. Each operand is quantized along the axis that its product sums over. The weights are
+	// quantized from the parameters once a step, inside the graph. Compute, bf16 by default, is then the format
+	// between the products, and Alignment is 128 or 256. Router, combine and a shared expert stay in Compute.
+	Precision BlockFormat
+	// StochasticRounding rounds the gradients that Precision quantizes at random to one of their neighbours, so that
+	// the mean is the gradient, by numbers of Draw.
+	StochasticRounding bool
+	// UnitFactors is for experiments: Precision with every factor 1, as Quantize has it.
+	UnitFactors bool
+	// FrozenExperts says that fc1 and fc2 are no parameters but state in this format: codes fc1 and fc2, factors fc1_sf and
+	// fc2_sf. Their products decode them inside, exactly, without a decoded copy; A stays in Compute. They are not
+	// trained; gradients flow to everything else. LoadMoE sets it for checkpoints with MXFP4 experts. Default none.
+	FrozenExperts BlockFormat
 	// Params is the format that the parameters are kept in: f32, bf16, f16 (f64 with f64 inputs). Their
 	// gradients have it too. Default f32, f64 with f64 inputs.
 	Params dtype.DType
@@ -122,6 +136,9 @@ func (cfg MoE) build(op string, x *graph.Value, vars *graph.Vars, route func(x *
 		return nil, fmt.Errorf("%s %q: %w", op, vars.Prefix(), err)
 	}
 	defer g.Scope(vars.Prefix())()
+	if cfg.Precision != NoBlockFormat && x.DType() == dtype.Float32 {
+		cfg.Compute = cmp.Or(cfg.Compute, dtype.BFloat16)
+	}
 	cfg.Compute = cmp.Or(cfg.Compute, x.DType())
 	if cfg.Hidden == 0 {
 		cfg.Hidden = x.Dim(1)
@@ -156,6 +173,8 @@ func failRouting(v *graph.Value) Routing { return Routing{v, v, v, v, v, v, v, v
 
 func (cfg MoE) check(x *graph.Value) error {
 	switch {
+	case !(cfg.Dropout >= 0 && cfg.Dropout < 1):
+		return graph.BadShape("Dropout", cfg.Dropout, "from 0 to below 1")
 	case x.Rank() != 2 || !plain(x.DType()):
 		return graph.BadShape("x", x.Text(), "(T,H) in %s", floats)
 	case cfg.Hidden != 0 && cfg.Hidden != x.Dim(1):
@@ -170,8 +189,32 @@ func (cfg MoE) check(x *graph.Value) error {
 		return graph.BadDType("Compute", cfg.Compute, "bf16, f16 or f32 (f64 with an input in f64)")
 	case cfg.Params != dtype.Invalid && (!plain(cfg.Params) || isWide(cfg.Params) && !isWide(x.DType())):
 		return graph.BadDType("Params", cfg.Params, "bf16, f16 or f32 (f64 with an input in f64)")
-	case !(cfg.Dropout >= 0 && cfg.Dropout < 1):
-		return graph.BadShape("Dropout", cfg.Dropout, "from 0 to below 1")
+	case cfg.FrozenExperts != NoBlockFormat && cfg.Precision != NoBlockFormat:
+		return graph.Misuse("FrozenExperts", cfg.FrozenExperts, "none with Precision, which quantizes parameters")
+	case cfg.FrozenExperts != NoBlockFormat && (!cfg.FrozenExperts.known() || cfg.FrozenExperts == NVFP4):
+		return graph.Unsupported("FrozenExperts", cfg.FrozenExperts, "mxfp8, mxfp8_e5m2, mxfp4 or mxfp4_vec16")
+	case cfg.Precision != NoBlockFormat:
+		return cfg.checkPrecision(x)
+	case cfg.StochasticRounding:
+		return graph.Misuse("StochasticRounding", true, "false without Precision: what is not quantized is not rounded so")
+	}
+	return nil
+}
+
+// checkPrecision checks what block-scaled products ask for.
+func (cfg MoE) checkPrecision(x *graph.Value) error {
+	unit := 128 / max(1, cfg.Precision.Values().Bits())
+	switch align := alignment(cfg.Alignment); {
+	case !cfg.Precision.known():
+		return graph.Unsupported("Precision", cfg.Precision, "mxfp8, mxfp8_e5m2, mxfp4, mxfp4_vec16 or nvfp4")
+	case isWide(x.DType()):
+		return graph.BadDType("x", x.DType(), "bf16, f16 or f32 with Precision %s", cfg.Precision)
+	case align != 128 && align != 256:
+		return graph.BadShape("Alignment", align, "128 or 256 with Precision %s", cfg.Precision)
+	case x.Dim(1)%unit != 0 || cfg.Intermediate%unit != 0:
+		return graph.BadShape("Hidden and Intermediate", fmt.Sprintf("%d and %d", x.Dim(1), cfg.Intermediate), "multiples of %d (16-byte rows of %s)", unit, cfg.Precision.Values())
+	case cfg.Compute == dtype.Float32 && cfg.Precision.Values() != dtype.E2M1:
+		return graph.BadDType("Compute", cfg.Compute, "bf16 or f16: products of %s operands have no f32 output", cfg.Precision)
 	}
 	return nil
 }
@@ -235,15 +278,18 @@ func (cfg MoE) route(x *graph.Value, vars *graph.Vars) (aux Aux) {
 
 // experts builds permute, FC1 with its activation, FC2 and combine.
 func (cfg MoE) experts(x, prob *graph.Value, r Routing, vars *graph.Vars, dt dtype.DType) *graph.Value {
+	if cfg.Precision != NoBlockFormat {
+		return cfg.scaledExperts(x, prob, r, vars, dt)
+	}
 	g := x.Graph()
 	e, h, i := cfg.Experts, cfg.Hidden, cfg.Intermediate
 	fc1 := GroupedGEMMGLU{
-		A: r.Permute(x), B: Dense(cfg.weight(vars, "fc1", x, e, 2*i, h)),
+		A: r.Permute(x), B: cfg.expertWeights(vars, "fc1", x, e, 2*i, h),
 		PaddedOffsets: r.PaddedOffsets, Counts: r.Counts, Prob: prob,
 		Activation: cfg.Activation, Layout: cfg.Layout, Alignment: r.Alignment, Launch: cfg.Launch,
 	}
 	fc2 := GroupedGEMM{
-		B:             Dense(cfg.weight(vars, "fc2", x, e, h, i)),
+		B:             cfg.expertWeights(vars, "fc2", x, e, h, i),
 		PaddedOffsets: r.PaddedOffsets, Counts: r.Counts, Alignment: r.Alignment, Launch: cfg.Launch,
 	}
 	if cfg.Bias {
@@ -263,6 +309,18 @@ func (cfg MoE) paramType(x *graph.Value) dtype.DType {
 		return cfg.Params
 	}
 	return statType(x.DType())
+}
+
+// expertWeights returns the weights (E,N,K) of all experts.
+func (cfg MoE) expertWeights(vars *graph.Vars, name string, x *graph.Value, e, n, k int) Weights {
+	f := cfg.FrozenExperts
+	if f == NoBlockFormat {
+		return Dense(cfg.weight(vars, name, x, e, n, k))
+	}
+	g := x.Graph()
+	layout := dtype.FactorLayout{Rows: n, Cols: dtype.FactorCols(k, f.Vec()), Batches: e}
+	return Weights{WeightOnly: f, Dense: g.Use(vars.State(name, f.Values(), graph.Const(0), e, n, k)),
+		SF: g.Use(vars.State(name+"_sf", f.Factor(), graph.Const(0), layout.Bytes()))}
 }
 
 // weight returns a matrix of the layer in the format of x, which it is multiplied with.

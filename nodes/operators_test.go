@@ -26,19 +26,28 @@ var gradientTests = map[string]map[string]string{
 	"glu":              {"d": "TestGLU_Grad"},
 	"grouped_gemm":     {"d": "TestGroupedGEMM_Grad", "c": "TestGroupedGEMM_GradOfC"},
 	"grouped_gemm_glu": {"d": "TestGroupedGEMMGLU_Grad", "c": "TestGroupedGEMM_GradOfC"},
-	"jitter":           {"y": "TestRandom_Grad"},
-	"matmul":           {"y": "TestLinear_Grad"},
-	"pad_cols":         {"y": "TestConcat_Grad"},
-	"permute":          {"a": "TestRouting_Grad"},
-	"permute_prob":     {"prob": "TestRouting_Grad"},
-	"rmsnorm":          {"y": "TestRMSNorm_Grad", "rstd": "none: it is there for the backward node, and its gradient is refused"},
-	"router_losses":    {"load_balance": "TestRouterLosses_GradAlone", "z_loss": "TestRouterLosses_GradAlone"},
-	"scale":            {"y": "TestElementwise_Grad"},
-	"slice_cols":       {"y": "TestConcat_Grad"},
-	"slot_gather":      {"y": "TestRouting_Grad"},
-	"sum":              {"y": "TestElementwise_Grad"},
-	"topk":             {"topk_idx": "none: it holds integers", "topk_prob": "TestTopK_Grad"},
+	"grouped_gemm_quant": {"d": "none: straight through to what Quantize rounded; TestScaled_Gradients", "d_col": throughCodes, "sfd_row": throughCodes,
+		"sfd_col": throughCodes, "amax": "none: it is a statistic, and its gradient is refused"},
+	"grouped_gemm_glu_quant": {"d": "none: straight through to what Quantize rounded; TestScaled_Gradients", "d_col": throughCodes, "sfd_row": throughCodes,
+		"sfd_col": throughCodes, "amax": "none: it is a statistic, and its gradient is refused", "c": "none: straight through, as d; TestScaled_Gradients"},
+	"jitter":       {"y": "TestRandom_Grad"},
+	"matmul":       {"y": "TestLinear_Grad"},
+	"pad_cols":     {"y": "TestConcat_Grad"},
+	"permute":      {"a": "TestRouting_Grad"},
+	"permute_prob": {"prob": "TestRouting_Grad"},
+	"quantize": {"x_row": "none: straight through, since rounding has no derivative; TestQuantize_StraightThrough", "sfx_row": throughCodes,
+		"x_col": throughCodes, "sfx_col": throughCodes, "global_scale": throughCodes},
+	"rmsnorm":       {"y": "TestRMSNorm_Grad", "rstd": "none: it is there for the backward node, and its gradient is refused"},
+	"router_losses": {"load_balance": "TestRouterLosses_GradAlone", "z_loss": "TestRouterLosses_GradAlone"},
+	"scale":         {"y": "TestElementwise_Grad"},
+	"slice_cols":    {"y": "TestConcat_Grad"},
+	"slot_gather":   {"y": "TestRouting_Grad"},
+	"sum":           {"y": "TestElementwise_Grad"},
+	"topk":          {"topk_idx": "none: it holds integers", "topk_prob": "TestTopK_Grad"},
 }
+
+// throughCodes is why parts of a block-scaled matrix have no gradient of their own.
+const throughCodes = "none: the gradient flows through the row codes, which stand for the whole number"
 
 // TestOperators walks the table of operators: each has host code, a sentence, and a gradient that a test checks or
 // a reason for having none.

@@ -24,11 +24,21 @@ func init() {
 // A is (hidden,tokens), B (tokens,intermediate), each stored in either major, both bf16, f16 or f32 (f64 with
 // everything f64). Accumulation in float32; accumulating adds in float32 and rounds once. An expert
 // without tokens gives zeros, or leaves the accumulator as it is. With Counts padding tokens are not read.
+//
+// A and B may be block-scaled in one family, with factors along the tokens: fp8 in either major, fp4 K-major, tokens
+// contiguous. The groups' alignment is then 128 or 256.
 type WGrad struct {
 	A, B    *graph.Value
 	Offsets *graph.Value // int32 (E,) over tokens
 	Counts  *graph.Value // int32 (E,), optional
 	Alpha   *graph.Value // f32 (E,), optional: 1
+
+	// Of block-scaled operands: their factors, for each expert in order a matrix with hidden (intermediate) rows and
+	// ceil(tokens/vec) columns in blocks of its own, flat, as Quantize's DiscreteColSF lays them out; and, of NVFP4,
+	// the global scales, f32 (E,), which the sum is multiplied by.
+	SFA, SFB                   *graph.Value
+	SFVec                      int // elements a factor; default 32 for fp8, 16 for fp4
+	GlobalScaleA, GlobalScaleB *graph.Value
 
 	AMajorM   bool // A is stored (tokens,hidden); default (hidden,tokens)
 	BMajorK   bool // B is stored (intermediate,tokens); default (tokens,intermediate)
@@ -52,6 +62,10 @@ func (o WGrad) Apply() []*graph.Value {
 	if len(o.Into) > 0 {
 		o.DType = cmp.Or(o.DType, o.Into[0].DType())
 	}
+	scaled := o.scaled()
+	if scaled {
+		o.DType = cmp.Or(o.DType, dtype.BFloat16)
+	}
 	o.DType = cmp.Or(o.DType, o.A.DType())
 	op := wgrad{AMajorM: o.AMajorM, BMajorK: o.BMajorK, Ragged: o.Ragged, Align: alignment(o.Alignment), DType: o.DType, Launch: o.Launch,
 		Accumulate: len(o.Into) > 0 || o.Accumulate, Ptrs: o.Ptrs != nil}
@@ -70,10 +84,15 @@ func (o WGrad) Apply() []*graph.Value {
 		return fail(graph.Misuse("wgrad", fmt.Sprintf("%d variables", len(o.Into)), "%d", max(1, op.Discrete)))
 	}
 	in := []*graph.Value{o.A, o.B, o.Offsets, o.Counts, o.Alpha}
+	var node graph.Op = op
+	if scaled {
+		in = append(in, o.SFA, o.SFB, o.GlobalScaleA, o.GlobalScaleB)
+		node = scaledWGrad{WGrad: op, Vec: o.SFVec}
+	}
 	if op.Ptrs {
 		in = append(in, o.Ptrs)
 	}
-	out := graph.Apply(op, append(in, o.Into...)...)
+	out := graph.Apply(node, append(in, o.Into...)...)
 	if op.Accumulate || op.Ptrs {
 		return nil
 	}
@@ -102,10 +121,14 @@ const (
 func (o wgrad) Kind() string { return "wgrad" }
 
 func (o wgrad) Operands() []graph.Operand {
-	ops := []graph.Operand{{Name: "a"}, {Name: "b"}, {Name: "offsets"}, {Name: "counts", Optional: true}, {Name: "alpha", Optional: true}}
+	return append([]graph.Operand{{Name: "a"}, {Name: "b"}, {Name: "offsets"}, {Name: "counts", Optional: true}, {Name: "alpha", Optional: true}}, o.into()...)
+}
+
+// into lists what is written to that is no output.
+func (o wgrad) into() (ops []graph.Operand) {
 	switch {
 	case o.Ptrs:
-		return append(ops, graph.Operand{Name: "wgrad_ptrs"})
+		ops = append(ops, graph.Operand{Name: "wgrad_ptrs"})
 	case o.Accumulate:
 		for _, name := range o.outputs() {
 			ops = append(ops, graph.Operand{Name: name, Update: true})
@@ -138,11 +161,13 @@ func (o wgrad) Effect() bool { return o.Ptrs }
 
 // hidden, tokens and intermediate of the operands as stored.
 func (o wgrad) dims(in []*graph.Value) (hidden, tokensA, tokensB, inter int) {
-	hidden, tokensA = in[wgA].Dim(0), in[wgA].Dim(1)
+	_, a := codesOf(in[wgA])
+	_, b := codesOf(in[wgB])
+	hidden, tokensA = a[0], a[1]
 	if o.AMajorM {
 		hidden, tokensA = tokensA, hidden
 	}
-	tokensB, inter = in[wgB].Dim(0), in[wgB].Dim(1)
+	tokensB, inter = b[0], b[1]
 	if o.BMajorK {
 		tokensB, inter = inter, tokensB
 	}
@@ -177,31 +202,33 @@ func (o wgrad) Infer(in []*graph.Value) ([]graph.Spec, error) {
 	if err := checkOut("wgrad", o.DType, a.DType(), inter); err != nil {
 		return nil, err
 	}
-	return o.specs(in, experts, hidden, inter)
+	return o.specs(in[wgInto:], experts, hidden, inter)
 }
 
 // checkMajors checks the contiguous axis of each operand: 16-byte rows, and for tokens groups of 16 bytes.
 func (o wgrad) checkMajors(in []*graph.Value, hidden, inter int) error {
-	unit := 128 / in[wgA].DType().Bits()
+	dt, _ := codesOf(in[wgA])
+	unit := 128 / dt.Bits()
 	if (!o.AMajorM || o.BMajorK) && o.Align%unit != 0 {
-		return graph.BadShape("alignment", o.Align, "at least %d where tokens are contiguous (16 bytes of %s)", unit, in[wgA].DType())
+		return graph.BadShape("alignment", o.Align, "at least %d where tokens are contiguous (16 bytes of %s)", unit, dt)
 	}
 	if o.AMajorM {
-		if err := check16("a", "hidden", in[wgA].DType(), hidden); err != nil {
+		if err := check16("a", "hidden", dt, hidden); err != nil {
 			return err
 		}
 	} else if in[wgA].Rows() != nil {
 		return graph.BadShape("a", in[wgA].Text(), "rows that are not counted: they are the hidden axis")
 	}
 	if !o.BMajorK {
-		return check16("b", "intermediate", in[wgB].DType(), inter)
+		return check16("b", "intermediate", dt, inter)
 	} else if in[wgB].Rows() != nil {
 		return graph.BadShape("b", in[wgB].Text(), "rows that are not counted: they are the intermediate axis")
 	}
 	return nil
 }
 
-func (o wgrad) specs(in []*graph.Value, experts, hidden, inter int) ([]graph.Spec, error) {
+// specs checks what is written to, into, and describes the outputs.
+func (o wgrad) specs(into []*graph.Value, experts, hidden, inter int) ([]graph.Spec, error) {
 	shape := []int{experts, hidden, inter}
 	if o.Discrete > 0 {
 		shape = shape[1:]
@@ -212,12 +239,12 @@ func (o wgrad) specs(in []*graph.Value, experts, hidden, inter int) ([]graph.Spe
 	want := graph.Spec{DType: o.DType, Shape: shape}
 	switch {
 	case o.Ptrs:
-		if p := in[wgInto]; p.DType() != dtype.Uint64 || p.Rank() != 1 || p.Dim(0) != experts || p.Rows() != nil {
+		if p := into[0]; p.DType() != dtype.Uint64 || p.Rank() != 1 || p.Dim(0) != experts || p.Rows() != nil {
 			return nil, graph.BadShape("wgrad_ptrs", p.Text(), "uint64 (%d,)", experts)
 		}
 		return nil, nil
 	case o.Accumulate:
-		for e, v := range in[wgInto:] {
+		for e, v := range into {
 			if v.DType() != o.DType || fmt.Sprint(v.Shape()) != fmt.Sprint(shape) {
 				return nil, graph.BadShape(o.outputs()[e], v.Text(), "%s %v", o.DType, shape)
 			}

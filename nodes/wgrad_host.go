@@ -4,18 +4,19 @@ import "github.com/moegraph/moegraph/graph"
 
 func (o wgrad) Host(c *graph.Call) func() error {
 	if isWide(c.In[wgA].DType) {
-		return wgradHost[float64](o, c)
+		return wgradHost[float64](o, c, c.In[wgInto:], nil)
 	}
-	return wgradHost[float32](o, c)
+	return wgradHost[float32](o, c, c.In[wgInto:], nil)
 }
 
-func wgradHost[F float](o wgrad, c *graph.Call) func() error {
+// wgradHost runs the node; into are the accumulators or addresses, s what block-scaled operands bring.
+func wgradHost[F float](o wgrad, c *graph.Call, into []*graph.Tensor, s *wgradScales) func() error {
 	a, b := c.In[wgA], c.In[wgB]
-	hidden, tokens := a.Shape[0], a.Shape[1]
+	hidden, tokens := a.Shape[0], codeWidth(a)
 	if o.AMajorM {
 		hidden, tokens = tokens, hidden
 	}
-	inter := b.Shape[1]
+	inter := codeWidth(b)
 	if o.BMajorK {
 		inter = b.Shape[0]
 	}
@@ -29,9 +30,10 @@ func wgradHost[F float](o wgrad, c *graph.Call) func() error {
 	experts := c.In[wgOffsets].Shape[0]
 	g := newGroups(c, c.In[wgOffsets], c.In[wgCounts], tokens, o.Align, 1, over...)
 	g.name = "offsets"
+	g.blocks = s != nil
 	out := &gradOutputs{o: o, experts: experts, size: hidden * inter, t: c.Out}
 	if o.Accumulate || o.Ptrs {
-		out.t = c.In[wgInto:]
+		out.t = into
 	}
 	rows, cols := tiles(hidden, tileM), tiles(inter, tileN)
 	loop := c.NewLoop(func(w *graph.Worker, lo, hi int) {
@@ -51,8 +53,12 @@ func wgradHost[F float](o wgrad, c *graph.Call) func() error {
 			if c.In[wgAlpha] != nil {
 				alpha = scalar[F](c.In[wgAlpha], e)
 			}
-			ma := o.operand(a, o.AMajorM, hidden, g.begin[e], g.end[e]).block(r, 0)
-			mb := o.operandB(b, inter, g.begin[e], g.end[e]).block(0, q)
+			ma, mb := o.operand(a, o.AMajorM, hidden, g.begin[e], g.end[e]), o.operandB(b, inter, g.begin[e], g.end[e])
+			if s != nil {
+				alpha *= F(s.global(e))
+				ma.sf, mb.sf = s.view(0, e, g, o.AMajorM), s.view(1, e, g, !o.BMajorK)
+			}
+			ma, mb = ma.block(r, 0), mb.block(0, q)
 			multiply(w, mt, nt, k, alpha, ma, mb, 0, acc, nt)
 			for i := range mt {
 				row, at := acc[i*nt:(i+1)*nt], base+(r+i)*inter+q
@@ -72,6 +78,9 @@ func wgradHost[F float](o wgrad, c *graph.Call) func() error {
 		if err := out.read(); err != nil {
 			return err
 		}
+		if s != nil {
+			s.read(g)
+		}
 		loop.Run(experts*rows*cols, 1)
 		return nil
 	}
@@ -85,7 +94,7 @@ func (o wgrad) operand(t *graph.Tensor, tokenMajor bool, width, begin, end int) 
 	case o.Ragged:
 		return matrix{t: t, at: width * begin, ld: end - begin}
 	}
-	return matrix{t: t, at: begin, ld: t.Shape[1]}
+	return matrix{t: t, at: begin, ld: codeWidth(t)}
 }
 
 // operandB returns the (tokens,width) factor.

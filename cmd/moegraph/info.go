@@ -91,11 +91,7 @@ func writeOperators(out io.Writer) {
 	defer w.Flush()
 	fmt.Fprintln(w, "nodes of moegraph run:")
 	for _, n := range runnode.Nodes() {
-		note := ""
-		if !n.Supported() {
-			note = " (not supported yet)"
-		}
-		fmt.Fprintf(w, "  %s\t%s%s\n", n.Name, n.Doc, note)
+		fmt.Fprintf(w, "  %s\t%s\n", n.Name, n.Doc)
 	}
 	fmt.Fprintln(w, "operators of graphs:")
 	for _, info := range graph.Operators() {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/moegraph/moegraph/dtype"
 	"github.com/moegraph/moegraph/internal/atomicfile"
+	"github.com/moegraph/moegraph/nodes"
 )
 
 // config is what the flags say.
@@ -21,6 +22,8 @@ type config struct {
 	Intermediate      int
 	Alignment         int
 	DType             string
+	Precision         string
+	Stochastic, Unit  bool
 	Rate              float64
 	Warmup            int
 	Balance           float64 // weight of the load-balancing loss
@@ -29,6 +32,7 @@ type config struct {
 	Evaluate          int // held-out positions
 	SaveEvery         int
 	compute           dtype.DType
+	precision         nodes.BlockFormat
 }
 
 // errUsage is returned when the flag package has said what was wrong, or has shown the help.
@@ -51,8 +55,11 @@ func parse(args []string, w io.Writer) (config, error) {
 	f.IntVar(&c.Experts, "experts", 8, "experts")
 	f.IntVar(&c.TopK, "topk", 2, "experts a byte")
 	f.IntVar(&c.Intermediate, "intermediate", 128, "width inside an expert, a multiple of 32")
-	f.IntVar(&c.Alignment, "alignment", 32, "rows that an expert's rows are padded to")
+	f.IntVar(&c.Alignment, "alignment", 32, "rows that an expert's rows are padded to; with mxfp8 or nvfp4 at least 128")
 	f.StringVar(&c.DType, "dtype", "bf16", "format of the matrix products: bf16 or f32")
+	f.StringVar(&c.Precision, "precision", "bf16", "format of the experts' operands: bf16 (that of -dtype), mxfp8 or nvfp4")
+	f.BoolVar(&c.Stochastic, "stochastic", false, "round the gradients that -precision quantizes at random")
+	f.BoolVar(&c.Unit, "unit-factors", false, "an experiment: -precision with every factor 1, to show what factors are worth")
 	f.Float64Var(&c.Rate, "rate", 4e-3, "highest learning rate, after warm-up and before the cosine")
 	f.IntVar(&c.Warmup, "warmup", 50, "steps of linear warm-up; where it is not given, at most steps-1")
 	f.Float64Var(&c.Balance, "balance", 0.01, "weight of the load-balancing loss")
@@ -67,6 +74,9 @@ func parse(args []string, w io.Writer) (config, error) {
 	f.Visit(func(x *flag.Flag) { given[x.Name] = true })
 	if !given["warmup"] {
 		c.Warmup = max(0, min(c.Warmup, c.Steps-1))
+	}
+	if c.Precision != "bf16" && !given["alignment"] {
+		c.Alignment = 128
 	}
 	if f.NArg() > 0 {
 		return c, fmt.Errorf("got the argument %q, want flags only", f.Arg(0))
@@ -106,6 +116,15 @@ func (c *config) check() error {
 	default:
 		return fmt.Errorf("-dtype: got %q, want bf16 or f32", c.DType)
 	}
+	switch c.Precision {
+	case "bf16":
+	case "mxfp8":
+		c.precision = nodes.MXFP8
+	case "nvfp4":
+		c.precision = nodes.NVFP4
+	default:
+		return fmt.Errorf("-precision: got %q, want bf16, mxfp8 or nvfp4", c.Precision)
+	}
 	return nil
 }
 
@@ -114,13 +133,17 @@ func (c *config) context() int { return c.Context * c.Embed }
 
 // String describes the model.
 func (c config) String() string {
-	return fmt.Sprintf("%d bytes of context, width %d, %d experts of %d, top %d, %s", c.Context, c.context(), c.Experts, c.Intermediate, c.TopK, c.DType)
+	format := c.DType
+	if c.precision != nodes.NoBlockFormat {
+		format += ", experts in " + c.Precision
+	}
+	return fmt.Sprintf("%d bytes of context, width %d, %d experts of %d, top %d, %s", c.Context, c.context(), c.Experts, c.Intermediate, c.TopK, format)
 }
 
 // identity is what a checkpoint must have been made with.
 func (c config) identity(text string) map[string]string {
 	return map[string]string{
-		"text": text, "sizes": fmt.Sprint(c.Batch, c.Accumulate, c.Context, c.Embed, c.Experts, c.TopK, c.Intermediate, c.Alignment, c.DType),
+		"text": text, "sizes": fmt.Sprint(c.Batch, c.Accumulate, c.Context, c.Embed, c.Experts, c.TopK, c.Intermediate, c.Alignment, c.DType, c.Precision, c.Stochastic, c.Unit),
 		"training": fmt.Sprint(c.Steps, c.Rate, c.Warmup, c.Balance, c.Clip, c.Seed),
 	}
 }

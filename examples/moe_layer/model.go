@@ -32,6 +32,7 @@ func newModel(name string, cfg config, vars *graph.Vars, rows int, withLayer boo
 		var y *graph.Value
 		y, m.aux = nodes.MoELayer(nodes.RMSNorm(x, norm("norm1")), vars.Scope("moe"), nodes.MoE{
 			Experts: cfg.Experts, TopK: cfg.TopK, Intermediate: cfg.Intermediate, Alignment: cfg.Alignment, Compute: cfg.compute,
+			Precision: cfg.precision, StochasticRounding: cfg.Stochastic && cfg.precision != nodes.NoBlockFormat, UnitFactors: cfg.Unit,
 		})
 		z = nodes.Add(x, y)
 	}

@@ -1,5 +1,5 @@
-// Package gemm multiplies matrices on one goroutine of the host: float32 sums of float32, bf16 or f16
-// operands, in plain Go builds without cgo. The operators of the host device are made of it and bring
+// Package gemm multiplies matrices on one goroutine of the host: float32 sums of float32, bf16, f16 or
+// block-scaled operands, in plain Go builds without cgo. The operators of the host device are made of it and bring
 // the parallelism: they cut the output into pieces, with one Work a goroutine.
 //
 // Order of events in Work.Mul, after the loops of BLIS (Van Zee and van de Geijn, "BLIS: A Framework

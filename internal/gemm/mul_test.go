@@ -201,7 +201,7 @@ func TestMul_Refuses(t *testing.T) {
 		{"huge stride", "B: got 100 elements", 10, ok, Operand{F32: f, LD: math.MaxInt / 2}, 10},
 		{"small stride", "A: row stride: got 9, want at least 10", 10, Operand{F32: f, LD: 9}, ok, 10},
 		{"C stride", "C: row stride: got 3", 10, ok, ok, 3},
-		{"two kinds", "A: got 2 of F32, BF16 and F16 set", 10, Operand{F32: f, BF16: []uint16{1}, LD: 10}, ok, 10},
+		{"two kinds", "A: got 2 of F32, BF16, F16 and Codes set", 10, Operand{F32: f, BF16: []uint16{1}, LD: 10}, ok, 10},
 		{"none", "B: got 0 of", 10, ok, Operand{LD: 10}, 10},
 		{"negative", "m=-1", -1, ok, ok, 10},
 	} {

@@ -6,14 +6,15 @@ import (
 	"github.com/moegraph/moegraph/dtype"
 )
 
-// Operand is a row-major matrix in memory, float32 or 16-bit codes: exactly one of F32, BF16, F16 is
-// set (none may be, where the matrix has no elements).
+// Operand is a row-major matrix in memory, float32, 16-bit codes or block-scaled ones: exactly one of F32, BF16,
+// F16 and Scaled.Codes is set (none may be, where the matrix has no elements).
 type Operand struct {
-	F32   []float32
-	BF16  []uint16 // bfloat16 codes
-	F16   []uint16 // IEEE half precision codes
-	LD    int      // elements between the starts of rows as stored, at least the length of a row
-	Trans bool     // the product uses the transpose of what is stored
+	F32  []float32
+	BF16 []uint16 // bfloat16 codes
+	F16  []uint16 // IEEE half precision codes
+	Scaled
+	LD    int  // elements between the starts of rows as stored, at least the length of a row
+	Trans bool // the product uses the transpose of what is stored
 }
 
 // check panics unless the operand holds op(X) of shape (rows, cols). The assembly relies on it.
@@ -22,15 +23,19 @@ func (o *Operand) check(name string, rows, cols int) {
 		rows, cols = cols, rows
 	}
 	numSet := 0
-	for _, set := range [3]bool{o.F32 != nil, o.BF16 != nil, o.F16 != nil} {
+	for _, set := range [4]bool{o.F32 != nil, o.BF16 != nil, o.F16 != nil, o.Codes != nil} {
 		if set {
 			numSet++
 		}
 	}
 	if numSet > 1 || numSet == 0 && rows*cols > 0 {
-		panic(fmt.Sprintf("gemm: %s: got %d of F32, BF16 and F16 set, want exactly one", name, numSet))
+		panic(fmt.Sprintf("gemm: %s: got %d of F32, BF16, F16 and Codes set, want exactly one", name, numSet))
 	}
-	checkMatrix(name, len(o.F32)+len(o.BF16)+len(o.F16), rows, cols, o.LD)
+	numElems := len(o.F32) + len(o.BF16) + len(o.F16)
+	if o.Codes != nil {
+		numElems = len(o.Codes)*8/o.Values.Bits() - o.At
+	}
+	checkMatrix(name, numElems, rows, cols, o.LD)
 }
 
 // checkMatrix panics unless numElems hold rows of cols elements whose starts are ld apart.
@@ -54,6 +59,8 @@ func checkMatrix(name string, numElems, rows, cols, ld int) {
 func (o *Operand) decode(dst []float32, row, col int) {
 	i := row*o.LD + col
 	switch {
+	case o.Codes != nil:
+		o.Scaled.Decode(dst, o.LD, row, col)
 	case o.F32 != nil:
 		copy(dst, o.F32[i:i+len(dst)])
 	case o.BF16 != nil:
@@ -71,6 +78,15 @@ func (o *Operand) decode(dst []float32, row, col int) {
 func (o *Operand) decodeColumn(dst []float32, ld, row, col, n int) {
 	i := row*o.LD + col
 	switch {
+	case o.Codes != nil:
+		var buf [64]float32
+		for j := 0; j < n; j += len(buf) {
+			part := buf[:min(len(buf), n-j)]
+			o.Scaled.Decode(part, o.LD, row, col+j)
+			for t, x := range part {
+				dst[(j+t)*ld] = x
+			}
+		}
 	case o.F32 != nil:
 		for j, x := range o.F32[i : i+n] {
 			dst[j*ld] = x

@@ -5,7 +5,7 @@ package gemm
 // copyTo writes the stored block of rows x cols from (row, col) on to dst, element (i, j) at [i*ld+j].
 func (o *Operand) copyTo(dst []float32, ld, row, col, rows, cols int) {
 	wide := 0 // columns that the assembly takes
-	if useAsm && cols >= 16 {
+	if useAsm && o.Codes == nil && cols >= 16 {
 		wide = cols &^ 15
 		o.copy16(dst, ld, 16, row, col, rows, wide/16)
 	}
@@ -19,7 +19,7 @@ func (o *Operand) copyTo(dst []float32, ld, row, col, rows, cols int) {
 // transTo writes the transpose of the stored block: element (i, j) at [j*ld+i].
 func (o *Operand) transTo(dst []float32, ld, row, col, rows, cols int) {
 	i, wide := 0, cols&^7
-	if useAsm && wide > 0 {
+	if useAsm && o.Codes == nil && wide > 0 {
 		for ; i+8 <= rows; i += 8 {
 			o.trans8(dst[i:], ld, row+i, col, wide/8)
 		}
@@ -54,7 +54,7 @@ func panelStride(kc int) int { return (kc + 1) * tileCols }
 func packB(dst []float32, b *Operand, p0, j0, kc, cols int) {
 	stride := panelStride(kc)
 	j := 0
-	if useAsm && !b.Trans {
+	if useAsm && !b.Trans && b.Codes == nil {
 		for numPanels := cols / tileCols; numPanels > 0; {
 			group := min(numPanels, groupPanels)
 			b.copy16(dst[j/tileCols*stride:], tileCols, stride, p0, j0+j, kc, group)

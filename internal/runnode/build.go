@@ -1,6 +1,8 @@
 package runnode
 
 import (
+	"fmt"
+
 	"github.com/moegraph/moegraph/dtype"
 	"github.com/moegraph/moegraph/graph"
 	"github.com/moegraph/moegraph/internal/npz"
@@ -39,15 +41,95 @@ func convert(x npz.Operand, to dtype.DType) ([]npz.Array, error) {
 	return []npz.Array{y}, err
 }
 
-// weights reads b, dense or discrete.
+// blockFormat reads format and sf_vec_size.
+func (c *call) blockFormat() nodes.BlockFormat {
+	f, err := nodes.ParseBlockFormat(c.attr.text("format"), c.attr.int("sf_vec_size"))
+	if err != nil {
+		c.g.Fail(fmt.Errorf("%s: %w", c.node.Name, err))
+	}
+	return f
+}
+
+func (c *call) axis() nodes.Axis {
+	a, err := nodes.ParseAxis(c.attr.text("axis"))
+	if err != nil {
+		c.g.Fail(fmt.Errorf("%s: %w", c.node.Name, err))
+	}
+	return a
+}
+
+func quantize(c *call) {
+	transpose := c.attr.flag("transpose_col")
+	o := nodes.Quantize{
+		X: c.value("x"), PaddedOffsets: c.value("padded_offsets"), Counts: c.value("counts"), NormConst: c.value("norm_const"),
+		GlobalScale: c.value("global_scale"), Format: c.blockFormat(), Axis: c.axis(), Alignment: c.attr.int("alignment"),
+		DiscreteColSF: c.attr.flag("discrete_col_sfd"), TransposeCol: transpose,
+		AutoNorm: c.attr.flag("auto_norm"), PerExpert: c.attr.flag("per_expert"),
+	}.Apply()
+	for _, out := range []struct {
+		name string
+		v    *graph.Value
+	}{{"x_row", o.Row}, {"sfx_row", o.RowSF}, {"x_col", o.Col}, {"sfx_col", o.ColSF}, {"global_scale", o.GlobalScale}} {
+		if out.v != nil {
+			c.out(out.name, out.v)
+		}
+		if offsets := c.in["padded_offsets"]; out.v != nil && out.name == "x_col" && transpose && len(offsets) > 0 {
+			if ends := graph.View[int32](offsets[0].Array.Data); len(ends) > 0 {
+				valid := int(ends[len(ends)-1])
+				c.outs[len(c.outs)-1].valid = &valid
+			}
+		}
+	}
+}
+
+func dequantize(c *call) {
+	c.out("y", nodes.Dequantize{X: c.value("x"), SF: c.value("sfx"), GlobalScale: c.value("global_scale"), Format: c.blockFormat(),
+		Axis: c.axis(), DType: c.attr.dtype("y_dtype")}.Apply())
+}
+
+// weights reads b and its factors, dense or discrete.
 func (c *call) weights() nodes.Weights {
 	w := nodes.Weights{NMajor: c.attr.text("b_major") == "n"}
+	if c.discrete("sfb") {
+		w.DiscreteSF = c.v["sfb"]
+	} else {
+		w.SF = c.value("sfb")
+	}
 	if c.discrete("b") {
 		w.Discrete = c.v["b"]
 	} else {
 		w.Dense = c.value("b")
 	}
 	return w
+}
+
+// scales reads what block-scaled operands bring.
+func (c *call) scales() nodes.Scales {
+	return nodes.Scales{SFA: c.value("sfa"), SFVec: c.attr.int("sf_vec_size"), NormConst: c.value("norm_const"), DiscreteColSF: c.attr.flag("discrete_col_sfd")}
+}
+
+// scaledOut marks output x of a product of block-scaled operands, or its quantized parts, and amax, where they exist.
+func (c *call) scaledOut(x string, row, col, sfRow, sfCol, amax *graph.Value) {
+	if col == nil {
+		c.out(x, row)
+	} else {
+		c.out(x+"_row", row)
+		c.out(x+"_col", col)
+		c.out("sf"+x+"_row", sfRow)
+		c.out("sf"+x+"_col", sfCol)
+	}
+	if amax != nil {
+		c.out("amax", amax)
+	}
+}
+
+func groupedGEMMQuant(c *call) {
+	o := nodes.GroupedGEMM{
+		A: c.value("a"), B: c.weights(), PaddedOffsets: c.value("padded_offsets"), Counts: c.value("counts"),
+		Alpha: c.value("alpha"), Prob: c.value("prob"), Bias: c.value("bias"), Scales: c.scales(),
+		Alignment: c.attr.int("alignment"), DType: c.attr.dtype("d_dtype"), Launch: c.launch(),
+	}.ApplyScaled()
+	c.scaledOut("d", o.D, o.DCol, o.SFDRow, o.SFDCol, o.Amax)
 }
 
 func (c *call) launch() nodes.Launch {
@@ -83,18 +165,33 @@ func groupedGEMM(c *call) {
 	}
 }
 
+// scaled says whether operand a holds codes.
+func (c *call) scaled() bool {
+	dt := c.in["a"][0].Format
+	return dt.Bits() <= 8
+}
+
 func groupedGEMMGLU(c *call) {
 	layout, err := nodes.ParseLayout(c.attr.text("weight_layout"))
 	if err != nil {
 		c.g.Fail(err)
 	}
-	d, cc := nodes.GroupedGEMMGLU{
+	o := nodes.GroupedGEMMGLU{
 		A: c.value("a"), B: c.weights(), PaddedOffsets: c.value("padded_offsets"), Counts: c.value("counts"),
-		Alpha: c.value("alpha"), Prob: c.value("prob"), Bias: c.value("bias"),
+		Alpha: c.value("alpha"), Prob: c.value("prob"), Bias: c.value("bias"), Scales: c.scales(),
 		Activation: c.activation(), Layout: layout, Alignment: c.attr.int("alignment"),
 		DType: c.attr.dtype("d_dtype"), CType: c.cType(), Launch: c.launch(),
-	}.Apply()
-	c.out("d", d)
+	}
+	var cc *graph.Value
+	if c.scaled() {
+		s := o.ApplyScaled()
+		c.scaledOut("d", s.D, s.DCol, s.SFDRow, s.SFDCol, s.Amax)
+		cc = s.C
+	} else {
+		var d *graph.Value
+		d, cc = o.Apply()
+		c.out("d", d)
+	}
 	if c.attr.flag("generate_c") {
 		c.out("c", cc)
 	}
@@ -104,14 +201,15 @@ func groupedGEMMdGLU(c *call) {
 	dc := c.attr.dtype("dc_dtype")
 	o := nodes.GroupedGEMMdGLU{
 		A: c.value("a"), B: c.weights(), C: c.value("c"), PaddedOffsets: c.value("padded_offsets"), Counts: c.value("counts"),
-		Alpha: c.value("alpha"), Prob: c.value("prob"), Beta: c.value("beta"),
+		Alpha: c.value("alpha"), Prob: c.value("prob"), Beta: c.value("beta"), Scales: c.scales(),
 		Activation: c.activation(), Alignment: c.attr.int("alignment"), DType: dc, ActType: c.attr.dtype("act_dtype"), Launch: c.launch(),
 	}.Apply()
-	c.out("dc", o.DC)
-	c.out("dprob", o.DProb)
+	var amax *graph.Value
 	if dc.Bits() == 16 {
-		c.out("amax", o.Amax)
+		amax = o.Amax
 	}
+	c.scaledOut("dc", o.DC, o.DCCol, o.SFDCRow, o.SFDCCol, amax)
+	c.out("dprob", o.DProb)
 	if c.attr.flag("generate_dbias") {
 		c.out("dbias", o.DBias)
 	}
@@ -137,12 +235,13 @@ func checkWGrad(c *call) error {
 		return graph.Misuse("wgrad", map[bool]string{true: "one array an expert", false: "one array for all experts"}[c.discrete("wgrad")],
 			"the other form: output_mode is %s", c.attr.text("output_mode"))
 	}
-	return checkScaled("wgrad")(c)
+	return nil
 }
 
 func wgrad(c *call) {
 	o := nodes.WGrad{
 		A: c.value("a"), B: c.value("b"), Offsets: c.value("offsets"), Counts: c.value("counts"), Alpha: c.value("alpha"),
+		SFA: c.value("sfa"), SFB: c.value("sfb"), SFVec: c.attr.int("sf_vec_size"), GlobalScaleA: c.value("global_scale_a"), GlobalScaleB: c.value("global_scale_b"),
 		AMajorM: c.attr.text("a_major") == "m", BMajorK: c.attr.text("b_major") == "k", Ragged: c.attr.text("input_order") == "tensor_ragged",
 		Alignment: c.attr.int("alignment"), DType: c.attr.dtype("wgrad_dtype"), Launch: c.launch(),
 		Discrete: c.attr.text("output_mode") == "discrete", Into: c.v["wgrad"],

@@ -9,7 +9,6 @@
 // outputs are marked, the graph is compiled, and one replay gives the outputs at capacity, zeros beyond the
 // rows in use.
 //
-// Errors name the operand or attribute. Those of the graph are of its kinds; ErrBlockScaled, of kind
-// graph.ErrUnsupported, marks formats that have no kernel yet. Nothing here keeps state: Run may be called
-// from several goroutines.
+// Errors name the operand or attribute and are of the graph's kinds. Nothing here keeps state: Run may be called from
+// several goroutines.
 package runnode

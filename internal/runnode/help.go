@@ -13,9 +13,6 @@ import (
 func (n *Node) Help() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n", n.Doc)
-	if !n.Supported() {
-		fmt.Fprintf(&b, "Not supported yet: %s.\n", blockScaledText)
-	}
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "\nOperands (keys of the input file):")
 	for _, o := range n.Operands {
@@ -83,9 +80,6 @@ func DevicesOf(op graph.Op) []string {
 func (n *Node) devices() []string {
 	if n.direct != nil {
 		return []string{"host"}
-	}
-	if !n.Supported() {
-		return nil
 	}
 	var names []string
 	for _, d := range devices {

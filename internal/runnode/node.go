@@ -21,7 +21,7 @@ type Node struct {
 	// check looks at what operands have to do with each other before anything is built, optional.
 	check func(c *call) error
 	// build appends the node to c.g and marks the outputs with c.out. Without it the node runs by direct,
-	// on the host alone; without either it is known, checked, and not supported yet.
+	// on the host alone.
 	build  func(c *call)
 	direct func(c *call) ([]npz.Array, error)
 }
@@ -65,9 +65,6 @@ func Lookup(name string) (*Node, error) {
 	}
 	return nil, fmt.Errorf("%w: node: got %q, want one of %s", graph.ErrUsage, name, strings.Join(Names(), ", "))
 }
-
-// Supported says whether the node can run on some device.
-func (n *Node) Supported() bool { return n.build != nil || n.direct != nil }
 
 // operand returns the operand of a name, nil if the node has none.
 func (n *Node) operand(name string) *Operand {

@@ -69,6 +69,8 @@ type output struct {
 	name   string
 	expert int
 	v      *graph.Value
+	// valid, if set, is how many columns are in use: an output whose columns are an operand's rows
+	valid *int
 }
 
 // take checks operands and attributes.
@@ -89,9 +91,6 @@ func (c *call) take(operands []npz.Operand, attrs map[string]any) (err error) {
 		if err := c.node.check(c); err != nil {
 			return err
 		}
-	}
-	if !c.node.Supported() {
-		return &graph.OperandError{Operand: c.node.Name, Want: "another node (" + blockScaledText + ")", Kind: ErrBlockScaled}
 	}
 	return nil
 }
@@ -196,7 +195,7 @@ func (c *call) out(name string, v *graph.Value) { c.outExpert(name, npz.Dense, v
 
 func (c *call) outExpert(name string, expert int, v *graph.Value) {
 	key := npz.Key{Name: name, Expert: expert}.String()
-	c.outs = append(c.outs, output{name, expert, c.g.Output(key, v)})
+	c.outs = append(c.outs, output{name: name, expert: expert, v: c.g.Output(key, v)})
 }
 
 // elements views an operand's bytes as a slice that Write takes. Formats without a Go type are their bits.
@@ -232,13 +231,27 @@ func read(exec *graph.Exec, o output) (npz.Array, error) {
 		data, err = readAs[int32](exec, o.v, n)
 	case dtype.BFloat16, dtype.Float16:
 		data, err = readAs[uint16](exec, o.v, n)
+	case dtype.E4M3, dtype.E5M2, dtype.E2M1, dtype.E8M0, dtype.Uint8:
+		data, err = readAs[uint8](exec, o.v, o.v.DType().Bytes(n))
 	default:
-		return npz.Array{}, graph.Unsupported(o.name, o.v.DType(), "a format that files hold: f64, f32, f16, bf16 or int32")
+		return npz.Array{}, graph.Unsupported(o.name, o.v.DType(), "a format that files hold: f64, f32, f16, bf16, int32 or 8 and 4 bits")
 	}
 	if err != nil {
 		return npz.Array{}, err
 	}
+	if o.valid != nil {
+		clearColumns(data, o.v, *o.valid)
+	}
 	return npz.NewOperand(o.name, o.expert, o.v.DType(), o.v.Shape(), data)
+}
+
+// clearColumns sets the columns from valid on, an even number of codes, to zero.
+func clearColumns(data []byte, v *graph.Value, valid int) {
+	width := v.DType().Bytes(v.Dim(-1))
+	from := min(max(v.DType().Bytes(valid), 0), width)
+	for at := 0; at+width <= len(data) && width > 0; at += width {
+		clear(data[at+from : at+width])
+	}
 }
 
 func readAs[T any](exec *graph.Exec, v *graph.Value, n int) ([]byte, error) {

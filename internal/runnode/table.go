@@ -86,7 +86,10 @@ var (
 	sfb           = Operand{Name: "sfb", Shape: "flat", Format: "e8m0, e4m3", Optional: true, PerExpert: true}
 )
 
-const plain = "bf16, f16, f32"
+const (
+	plain     = "bf16, f16, f32"
+	scaledToo = ", or e4m3, e5m2, e2m1 with factors"
+)
 
 func optional(o Operand) Operand { o.Optional = true; return o }
 
@@ -122,23 +125,23 @@ var table = []*Node{
 		direct:   decode,
 	},
 	{
-		Name: "quantize", Doc: "x_row, x_col = x in a block-scaled format, with factors", Example: "format=mxfp8_e4m3 axis=both",
+		Name: "quantize", Kinds: []string{"quantize"}, Doc: "x_row, x_col = x in a block-scaled format, with factors", Example: "format=mxfp8_e4m3 axis=both",
 		Operands: []Operand{{Name: "x", Shape: "(M,K)", Format: "bf16, f32"}, optional(paddedOffsets), counts, normConst,
 			{Name: "global_scale", Shape: "(1,) or (E,)", Format: "f32", Optional: true}},
-		Attrs: []Attr{choiceAttr("format", "", familyNames()...), vecAttr(), choiceAttr("axis", "row", "row", "col", "both"), alignmentAttr(),
+		Attrs: []Attr{choiceAttr("format", "", nodes.BlockFamilies()...), vecAttr(), choiceAttr("axis", "row", "row", "col", "both"), alignmentAttr(),
 			flagAttr("discrete_col_sfd"), flagAttr("transpose_col"), flagAttr("auto_norm"), flagAttr("per_expert")},
 		Outputs: []Output{{"x_row", "(M,K)", "format", "axis row or both"}, {"sfx_row", "flat", "format", "axis row or both"},
 			{"x_col", "(M,K)", "format", "axis col or both"}, {"sfx_col", "flat", "format", "axis col or both"},
 			{"global_scale", "(1,) or (E,)", "f32", "auto_norm"}},
-		check: checkQuantize,
+		build: quantize,
 	},
 	{
-		Name: "dequantize", Doc: "y = code * factor (* global_scale)", Example: "format=nvfp4",
+		Name: "dequantize", Kinds: []string{"dequantize"}, Doc: "y = code * factor (* global_scale)", Example: "format=nvfp4",
 		Operands: []Operand{{Name: "x", Shape: "(M,K)", Format: "format"}, {Name: "sfx", Shape: "flat", Format: "format"},
 			{Name: "global_scale", Shape: "(1,)", Format: "f32", Optional: true}},
-		Attrs:   []Attr{choiceAttr("format", "", familyNames()...), vecAttr(), choiceAttr("axis", "row", "row", "col"), formatAttr("y_dtype", dtype.Float32)},
+		Attrs:   []Attr{choiceAttr("format", "", nodes.BlockFamilies()...), vecAttr(), choiceAttr("axis", "row", "row", "col"), formatAttr("y_dtype", dtype.Float32)},
 		Outputs: []Output{{"y", "(M,K)", "y_dtype", ""}},
-		check:   checkQuantize,
+		build:   dequantize,
 	},
 	{
 		Name: "grouped-gemm", Doc: "C = alpha[g] A_g B_g^T (+ prob bias[g]); D = prob C, with a bias C", Example: "d_dtype=f32 generate_c=1",
@@ -146,38 +149,36 @@ var table = []*Node{
 		Operands: gemmOperands(plain),
 		Attrs:    join(layoutAttrs(), []Attr{formatAttr("d_dtype", dtype.BFloat16), flagAttr("generate_c"), formatAttr("c_dtype", dtype.BFloat16)}, launchAttrs()),
 		Outputs:  []Output{{"d", "(M,N)", "d_dtype", ""}, {"c", "(M,N)", "c_dtype", "generate_c"}},
-		check:    checkScaled("d"),
 		build:    groupedGEMM,
 	},
 	{
-		Name: "grouped-gemm-quant", Doc: "D = prob alpha[g] A_g B_g^T of block-scaled operands, quantized where asked", Example: "d_dtype=e4m3",
+		Name: "grouped-gemm-quant", Kinds: []string{"grouped_gemm_quant"}, Doc: "D = prob alpha[g] A_g B_g^T of block-scaled operands, quantized where asked", Example: "d_dtype=e4m3",
 		Operands: quantOperands(),
 		Attrs:    join(layoutAttrs(), []Attr{vecAttr(), formatAttr("d_dtype", dtype.BFloat16), flagAttr("discrete_col_sfd")}, launchAttrs()),
 		Outputs:  join([]Output{{"d", "(M,N)", "d_dtype", "d_dtype bf16, f16 or f32"}, {"amax", "(E,1)", "f32", "d_dtype bf16 or f16"}}, quantizedOutputs("d", "(M,N)")),
-		check:    checkScaled("d"),
+		build:    groupedGEMMQuant,
 	},
 	{
 		Name: "grouped-gemm-glu", Doc: "C = alpha[g] A_g B_g^T (+ bias[g]); D = prob act(gate, up)", Example: "act_func=geglu generate_c=1",
 		Kinds:    []string{"grouped_gemm_glu"},
-		Operands: join(gemmOperands(plain), []Operand{sfa, sfb, normConst}),
+		Operands: join(gemmOperands(plain+scaledToo), []Operand{sfa, sfb, normConst}),
 		Attrs: join(activationAttrs(), []Attr{choiceAttr("weight_layout", "interleaved32", "interleaved32", "concat", "pairs")}, layoutAttrs(),
 			[]Attr{formatAttr("d_dtype", dtype.BFloat16), flagAttr("generate_c"), formatAttr("c_dtype", dtype.BFloat16), vecAttr(), flagAttr("discrete_col_sfd")},
 			launchAttrs()),
-		Outputs: []Output{{"d", "(M,N/2)", "d_dtype", ""}, {"c", "(M,N)", "c_dtype", "generate_c"}},
-		check:   checkScaled("d"),
-		build:   groupedGEMMGLU,
+		Outputs: join([]Output{{"d", "(M,N/2)", "d_dtype", "d_dtype bf16, f16 or f32"}, {"c", "(M,N)", "c_dtype", "generate_c"},
+			{"amax", "(E,1)", "f32", "fp8 or fp4 operands and d_dtype bf16 or f16"}}, quantizedOutputs("d", "(M,N/2)")),
+		build: groupedGEMMGLU,
 	},
 	{
 		Name: "grouped-gemm-dglu", Doc: "G = alpha[g] dY_g B_g; dC, dprob, amax, dbias and the activation from G and C", Example: "dc_dtype=f32 generate_dbias=1",
-		Kinds: []string{"grouped_gemm_dglu"},
-		Operands: []Operand{{Name: "a", Shape: "(M,K)", Format: plain}, {Name: "b", Shape: "(E,n,K); b_major n: (E,K,n)", Format: "as a", PerExpert: true},
+		Kinds: []string{"grouped_gemm_dglu", "grouped_gemm_dglu_quant"},
+		Operands: []Operand{{Name: "a", Shape: "(M,K)", Format: plain + scaledToo}, {Name: "b", Shape: "(E,n,K); b_major n: (E,K,n)", Format: "as a", PerExpert: true},
 			{Name: "c", Shape: "(M,2n)", Format: plain}, paddedOffsets, counts, alpha, prob,
 			{Name: "beta", Shape: "(E,)", Format: "f32", Optional: true}, sfa, sfb, normConst},
 		Attrs: join(activationAttrs(), layoutAttrs(), []Attr{formatAttr("dc_dtype", dtype.BFloat16), flagAttr("generate_dbias"), flagAttr("generate_act"),
 			formatAttr("act_dtype", dtype.BFloat16), vecAttr(), flagAttr("discrete_col_sfd")}, launchAttrs()),
-		Outputs: []Output{{"dc", "(M,2n)", "dc_dtype", ""}, {"dprob", "(M,)", "f32", ""}, {"amax", "(E,2)", "f32", "dc_dtype bf16 or f16"},
-			{"dbias", "(E,2n)", "f32", "generate_dbias"}, {"act", "(M,n)", "act_dtype", "generate_act"}},
-		check: checkScaled("dc"),
+		Outputs: join([]Output{{"dc", "(M,2n)", "dc_dtype", "dc_dtype bf16, f16 or f32"}, {"dprob", "(M,)", "f32", ""}, {"amax", "(E,2)", "f32", "dc_dtype bf16 or f16"},
+			{"dbias", "(E,2n)", "f32", "generate_dbias"}, {"act", "(M,n)", "act_dtype", "generate_act"}}, quantizedOutputs("dc", "(M,2n)")),
 		build: groupedGEMMdGLU,
 	},
 	{
@@ -190,8 +191,8 @@ var table = []*Node{
 	},
 	{
 		Name: "wgrad", Doc: "wgrad[e] = alpha[e] a[:, tokens of e] b[tokens of e, :] (+ wgrad[e])", Example: "a_major=m wgrad_dtype=f32",
-		Kinds: []string{"wgrad"},
-		Operands: []Operand{{Name: "a", Shape: "(hidden,tokens); a_major m: (tokens,hidden)", Format: plain},
+		Kinds: []string{"wgrad", "wgrad_quant"},
+		Operands: []Operand{{Name: "a", Shape: "(hidden,tokens); a_major m: (tokens,hidden)", Format: plain + scaledToo},
 			{Name: "b", Shape: "(tokens,intermediate); b_major k: (intermediate,tokens)", Format: "as a"},
 			{Name: "offsets", Shape: "(E,)", Format: "int32"}, counts, alpha,
 			{Name: "wgrad", Shape: "(E,hidden,intermediate)", Format: "wgrad_dtype", Optional: true, PerExpert: true, Update: true},
