@@ -101,7 +101,7 @@ func (e *Exec) open(vars *Vars) error {
 	e.listRegions()
 	calls := make([]*Call, len(p.steps))
 	for i, s := range p.steps {
-		calls[i] = &Call{Name: s.Name, Op: s.Op, In: e.list(s.In), Out: e.list(s.Out), Debug: p.opt.Debug.Offsets}
+		calls[i] = &Call{Name: s.Name, Op: s.Op, In: e.list(s.In), Out: e.list(s.Out)}
 		if t := scratch[i]; t != nil {
 			calls[i].Scratch, calls[i].Shared = t.Data, t
 		}
