@@ -32,7 +32,7 @@ func TestGPU_Golden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			runGolden(t, c, runnode.Option{Device: dev})
+			runGolden(t, c, runnode.Option{Device: dev, Debug: true})
 		})
 	}
 }
