@@ -22,7 +22,10 @@ var pageJS string
 // timeline of the streams (simulated, and measured where the Program has a profile), the arena over the steps, and
 // the table. Selecting a step, by mouse or keyboard, marks it in all of them.
 func (p *Program) WriteHTML(w io.Writer) error {
-	b := &page{Writer: bufio.NewWriter(w), p: p}
+	b := &page{Writer: bufio.NewWriter(w), p: p, where: p.places(), texts: make([]string, len(p.steps))}
+	for i := range p.steps {
+		b.texts[i] = b.describe(i)
+	}
 	title := html.EscapeString(fmt.Sprintf("plan of %s on %s", p.graph, p.dev))
 	b.printf("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n")
 	b.printf("<link rel=\"icon\" href=\"data:,\">\n<title>%s</title>\n<style>\n%s</style>\n</head>\n<body>\n", title, pageCSS)
@@ -35,11 +38,7 @@ func (p *Program) WriteHTML(w io.Writer) error {
 	b.section("memory", "Memory", "A box a workspace: from the step that makes it to the last that uses it across, from its offset to its end upwards. Boxes with a dark edge pin the peak; the dashed line is the lower bound.", b.memory)
 	b.section("table", "Table", "", b.table)
 	b.printf("</main>\n<div id=\"details\" role=\"status\" aria-live=\"polite\"></div>\n")
-	texts := make([]string, len(p.steps))
-	for i := range p.steps {
-		texts[i] = p.describe(i)
-	}
-	data, err := json.Marshal(texts) // escapes what would end the element
+	data, err := json.Marshal(b.texts) // escapes what would end the element
 	if err != nil {
 		return err
 	}
@@ -50,7 +49,9 @@ func (p *Program) WriteHTML(w io.Writer) error {
 // page writes; the bufio.Writer keeps the first error.
 type page struct {
 	*bufio.Writer
-	p *Program
+	p     *Program
+	where map[any]string // each value lies
+	texts []string       // what is said of each step
 }
 
 func (b *page) printf(format string, args ...any) { fmt.Fprintf(b.Writer, format, args...) }
@@ -100,20 +101,19 @@ func duration(us float64) string {
 }
 
 // describe is what the page says of a step.
-func (p *Program) describe(i int) string {
-	s := p.steps[i]
+func (b *page) describe(i int) string {
+	s := b.p.steps[i]
 	text := fmt.Sprintf("%d  %s  (%s), stream %d, from %s to %s", i, s.Name, s.Op.Kind(), s.Stream, duration(s.StartUS), duration(s.EndUS))
 	if len(s.Waits) > 0 {
 		text += ", waits for " + ints(s.Waits)
 	}
-	where := p.places()
 	for k, v := range s.Out {
 		if v != nil {
-			text += fmt.Sprintf("\n%s %s, %s at %s", s.Op.Outputs()[k], v.Text(), size(v.Bytes()), where[v])
+			text += fmt.Sprintf("\n%s %s, %s at %s", s.Op.Outputs()[k], v.Text(), size(v.Bytes()), b.where[v])
 		}
 	}
 	if s.scratch > 0 {
-		text += fmt.Sprintf("\nscratch, %s at %s", size(s.scratch), where[s])
+		text += fmt.Sprintf("\nscratch, %s at %s", size(s.scratch), b.where[s])
 	}
 	return text
 }
@@ -159,7 +159,7 @@ func (b *page) graph() {
 		}
 	}
 	for i, s := range p.steps {
-		b.printf(`<g data-step="%d"><title>%s</title><rect x="%.0f" y="%.0f" width="%.0f" height="%.0f" rx="5" fill="%s"/>`, i, html.EscapeString(p.describe(i)), x[i], y[i], nodeW, h[i], streamColor(s.Stream))
+		b.printf(`<g data-step="%d"><title>%s</title><rect x="%.0f" y="%.0f" width="%.0f" height="%.0f" rx="5" fill="%s"/>`, i, html.EscapeString(b.texts[i]), x[i], y[i], nodeW, h[i], streamColor(s.Stream))
 		lines := []string{fmt.Sprintf("%d  %s", i, shorten(s.Name, nodeLetters-9)), s.Op.Kind()}
 		for k, v := range s.Out {
 			if v != nil {
@@ -349,8 +349,7 @@ func (b *page) memory() {
 
 // table has a row a step.
 func (b *page) table() {
-	p := b.p
-	where := p.places()
+	p, where := b.p, b.where
 	b.printf("<p><label>Search <input id=\"find\" type=\"search\" autocomplete=\"off\"></label></p>\n<div class=\"pane\"><table>\n<thead><tr>")
 	for _, h := range []string{"step", "stream", "waits", "node", "op", "makes", "offset", "bytes", "MFLOP", "us"} {
 		class := ""
