@@ -70,9 +70,11 @@ func (p *Program) WithProfile(profile Profile) (*Program, error) {
 			return nil, usagef("WithProfile of %q: no time for step %q: want a profile of this Program's steps", p.graph, s.Name)
 		}
 	}
-	q := &Program{graph: p.graph, g: p.g, dev: p.dev, opt: p.opt, inputs: p.inputs, outputs: p.outputs, equal: p.equal, fused: p.fused,
+	opt := p.opt
+	opt.Plan = nil // it was made from other times
+	q := &Program{graph: p.graph, g: p.g, dev: p.dev, opt: opt, inputs: p.inputs, outputs: p.outputs, equal: p.equal, fused: p.fused,
 		profile: append(Profile(nil), profile...)}
-	c := &compilation{g: p.g, dev: p.dev, opt: p.opt, profile: times, steps: p.built, prog: q}
+	c := &compilation{g: p.g, dev: p.dev, opt: opt, profile: times, steps: p.built, prog: q}
 	for i, pass := range passes {
 		if pass.name == "streams" {
 			if err := c.run(passes[i:]); err != nil {

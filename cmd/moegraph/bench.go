@@ -222,8 +222,8 @@ func (b *bench) measureLayer(l layerGraph, prog *graph.Program) error {
 	for _, v := range l.vars.All() {
 		params += v.Bytes()
 	}
-	b.printf("  memory: workspaces %.1f MiB (lower bound %.1f, without sharing %.1f), outputs %.1f MiB, parameters %.1f MiB",
-		mib(prog.ArenaBytes()), mib(prog.LowerBound()), mib(prog.WorkspaceSum()), mib(outputs), mib(params))
+	b.printf("  memory: workspaces %.1f MiB (lower bound %.1f, without sharing %.1f; saved for backward, in theory, %.1f), outputs %.1f MiB, parameters %.1f MiB",
+		mib(prog.ArenaBytes()), mib(prog.LowerBound()), mib(prog.WorkspaceSum()), mib(b.Saved()), mib(outputs), mib(params))
 	return nil
 }
 
