@@ -98,7 +98,7 @@ func TestPlan_Model(t *testing.T) {
 		}
 		took := time.Since(start)
 		t.Logf("%d steps, %d streams, peak %.4f of the bound, planned in %v", len(p.Steps()), p.Streams(), float64(p.ArenaBytes())/float64(p.LowerBound()), took)
-		if took > 4*time.Second && !raceEnabled { // two on an idle machine
+		if took > 10*time.Second && !raceEnabled { // one on an idle machine
 			t.Errorf("planned in %v", took)
 		}
 	}
