@@ -59,6 +59,7 @@ Shapes: ` + shapesText(),
 	flags.BoolVar(&f.nodeTimes, "times", false, "print the time of every node, launched node by node")
 	flags.BoolVar(&f.plans, "plans", false, "only measure the layer on one stream against its plans, in turn")
 	flags.StringVar(&f.pages, "pages", "", "with -plans, write each shape's plan with its measured times as a page, in a `folder`")
+	must(cmd.MarkFlagDirname("pages"))
 	must(cmd.RegisterFlagCompletionFunc("shape", cobra.FixedCompletions(shapeNames(), cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
