@@ -50,7 +50,11 @@ type Config struct {
 	// weight. They count as if they were added to a cost with a gradient of 1. They are not in the op's output.
 	Losses []*graph.Value
 
-	// Options are those of Compile.
+	// Balance and ZLoss are the weights of the router losses of MoE's own layer, 0 for none; they are added like
+	// Losses. New and FromProgram refuse them.
+	Balance, ZLoss float64
+
+	// Options are those of Compile. FromProgram takes the Program's.
 	Options graph.Options
 }
 
@@ -75,30 +79,34 @@ type Layer struct {
 	closed bool
 }
 
-// MoE makes a Layer of a mixture-of-experts layer on (rows,width) inputs, rows being a capacity: an op may be applied
-// to matrices of up to that many rows. The parameters are made in vars, where those that are there already, such as a
-// loaded checkpoint's, are used. Losses of cfg cannot name the layer's own; balance and zLoss are the weights of its
-// router losses, 0 for none.
+// MoE makes a Layer of a mixture-of-experts layer on (rows, moe.Hidden) inputs, rows being a capacity: it may be applied
+// to matrices of up to that many rows. Hidden must be given. The parameters are made in vars, where those that are there
+// already, such as a loaded checkpoint's, are used.
 //
-// The input is converted to float32, and moe.Compute says what the products inside are computed in: with BFloat16
-// operands are rounded to 8 bits of mantissa, a relative error of up to 2^-9 each; sums are float32.
-func MoE(dev graph.Device, vars *graph.Vars, rows, width int, moe nodes.MoE, balance, zLoss float64, cfg Config) (*Layer, error) {
+// The input is float32 inside, and moe.Compute says what the products are computed in: with BFloat16 operands are
+// rounded to 8 bits of mantissa, a relative error of up to 2^-9 each; sums are float32.
+func MoE(dev graph.Device, vars *graph.Vars, rows int, moe nodes.MoE, cfg Config) (*Layer, error) {
 	name := "moe"
 	if vars != nil && vars.Prefix() != "" {
 		name = vars.Prefix()
 	}
-	g := graph.New(name)
-	x := g.Input("x", dtype.Float32, graph.UpTo(rows), width)
-	y, aux := nodes.MoELayer(x, vars, moe)
-	if balance != 0 {
-		cfg.Losses = append(slices.Clone(cfg.Losses), aux.Balance.Scale(balance))
+	if moe.Hidden < 1 {
+		return nil, fmt.Errorf("gorgop: layer %q: %w", name, graph.BadShape("Hidden", moe.Hidden, "the width of the layer's input"))
 	}
-	if zLoss != 0 {
-		cfg.Losses = append(slices.Clone(cfg.Losses), aux.ZLoss.Scale(zLoss))
+	g := graph.New(name)
+	x := g.Input("x", dtype.Float32, graph.UpTo(rows), moe.Hidden)
+	y, aux := nodes.MoELayer(x, vars, moe)
+	cfg.Losses = slices.Clone(cfg.Losses)
+	if cfg.Balance != 0 {
+		cfg.Losses = append(cfg.Losses, aux.Balance.Scale(cfg.Balance))
+	}
+	if cfg.ZLoss != 0 {
+		cfg.Losses = append(cfg.Losses, aux.ZLoss.Scale(cfg.ZLoss))
 	}
 	if err := g.Err(); err != nil {
 		return nil, fmt.Errorf("gorgop: %w", err)
 	}
+	cfg.Balance, cfg.ZLoss = 0, 0
 	return New(dev, vars, y, cfg)
 }
 
@@ -135,10 +143,13 @@ func (l *Layer) build(y *graph.Value) error {
 	switch {
 	case l.cfg.Weights > ProgramWeights:
 		return graph.Misuse("Config.Weights", uint8(l.cfg.Weights), "NodeWeights or ProgramWeights")
+	case l.cfg.Balance != 0 || l.cfg.ZLoss != 0:
+		return graph.Misuse("Config.Balance, ZLoss", fmt.Sprint(l.cfg.Balance, l.cfg.ZLoss), "0, and Losses: only MoE knows its router")
 	case l.cfg.Weights == ProgramWeights:
 		der.Update = l.cfg.Optimizer
 	case l.cfg.Optimizer != nil:
-		return graph.Misuse("Config.Optimizer", "one with node weights", "none, since a solver of gorgonia updates them, or ProgramWeights")
+		return graph.Misuse("Config.Optimizer", "one with node weights",
+			"none, since a solver of gorgonia updates them, or ProgramWeights")
 	default:
 		l.params = used(y, l.cfg.Losses)
 		der.Free = l.params
@@ -213,7 +224,8 @@ func (l *Layer) Weights(g *gorgonia.ExprGraph, dt tensor.Dtype) (gorgonia.Nodes,
 		if err != nil {
 			return nil, fmt.Errorf("gorgop: layer %q: %w", l.name, err)
 		}
-		ns = append(ns, gorgonia.NewTensor(g, dt, p.Rank(), gorgonia.WithShape(p.Shape()...), gorgonia.WithName(graph.VarName(p)), gorgonia.WithValue(v)))
+		name := gorgonia.WithName(graph.VarName(p))
+		ns = append(ns, gorgonia.NewTensor(g, dt, p.Rank(), gorgonia.WithShape(p.Shape()...), name, gorgonia.WithValue(v)))
 	}
 	return ns, nil
 }
@@ -221,7 +233,8 @@ func (l *Layer) Weights(g *gorgonia.ExprGraph, dt tensor.Dtype) (gorgonia.Nodes,
 // Store copies the values of nodes that Weights made back to the Vars, from where Vars.Save writes a checkpoint.
 func (l *Layer) Store(weights gorgonia.Nodes) error {
 	if len(weights) != len(l.params) {
-		return fmt.Errorf("gorgop: layer %q: %w", l.name, graph.Misuse("weights", len(weights), "the %d nodes of Weights", len(l.params)))
+		err := graph.Misuse("weights", len(weights), "the %d nodes of Weights", len(l.params))
+		return fmt.Errorf("gorgop: layer %q: %w", l.name, err)
 	}
 	for i, p := range l.params {
 		d, err := dense(weights[i].Value())

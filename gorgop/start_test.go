@@ -71,7 +71,7 @@ func TestLayer_Start(t *testing.T) {
 			run := func(split bool, see func(s *site, name string)) ([]float64, [][]float64) {
 				vars := graph.NewVars(7)
 				dev := asyncdev.New(open(t), 20*time.Millisecond)
-				l, err := MoE(dev, vars.Scope("moe"), z.rows, z.hidden, z.moe(), 0, 0, Config{})
+				l, err := MoE(dev, vars.Scope("moe"), z.rows, z.moe(), Config{})
 				must(t, err)
 				cleanup(t, l, vars)
 				g := G.NewGraph()
