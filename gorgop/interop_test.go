@@ -131,6 +131,19 @@ func TestLayer_Refuses(t *testing.T) {
 	if _, err := l.Weights(g, tensor.Int); !errors.Is(err, graph.ErrDType) {
 		t.Errorf("weights of ints: %v", err)
 	}
+	other := graph.NewVars(5)
+	same, err := MoE(open(t), other.Scope("moe"), z.rows, z.moe(), Config{})
+	must(t, err)
+	cleanup(t, same, other)
+	if _, err := same.Weights(g, tensor.Float32); !errors.Is(err, graph.ErrUsage) || !strings.Contains(err.Error(), "moe/router") {
+		t.Errorf("another layer with the same names: %v", err)
+	}
+	if _, err := l.Weights(g, tensor.Float64); !errors.Is(err, graph.ErrDType) {
+		t.Errorf("the same weights in another type: %v", err)
+	}
+	if again, err := l.Weights(g, tensor.Float32); err != nil || again[0] != ws[0] || len(again) != len(ws) {
+		t.Errorf("the weights once more: %v, %v", again, err)
+	}
 	if err := l.Store(ws[:1]); !errors.Is(err, graph.ErrUsage) {
 		t.Errorf("Store of one node: %v", err)
 	}

@@ -76,6 +76,7 @@ type Layer struct {
 
 	mu     sync.Mutex
 	sites  []*site
+	made   map[*gorgonia.ExprGraph]gorgonia.Nodes // by Weights
 	closed bool
 }
 
@@ -213,21 +214,51 @@ func (l *Layer) Params() []*graph.Value { return slices.Clone(l.params) }
 func (l *Layer) Replays() (forward, backward int64) { return l.forward.Load(), l.reverse.Load() }
 
 // Weights adds the parameters to a gorgonia graph as nodes of type dt, float32 or float64, named like the parameters
-// and holding copies of their values in the Vars. Apply takes them, after the inputs.
+// and holding copies of their values in the Vars. Apply takes them, after the inputs. A second call for the same graph
+// returns the same nodes: applications of one layer share weights. To gorgonia input nodes of one name are one node, so
+// that a name which somebody else has taken is an error: give each layer a Vars.Scope of its own.
 func (l *Layer) Weights(g *gorgonia.ExprGraph, dt tensor.Dtype) (gorgonia.Nodes, error) {
-	var ns gorgonia.Nodes
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ns, err := l.weights(g, dt)
+	if err != nil {
+		return nil, fmt.Errorf("gorgop: layer %q: %w", l.name, err)
+	}
+	return ns, nil
+}
+
+func (l *Layer) weights(g *gorgonia.ExprGraph, dt tensor.Dtype) (ns gorgonia.Nodes, err error) {
+	if l.closed {
+		return nil, fmt.Errorf("%w: Weights after Close", graph.ErrUsage)
+	}
+	if ns := l.made[g]; len(ns) > 0 {
+		if ns[0].Dtype() != dt {
+			return nil, graph.BadDType("type", dt, "%v as at the first call for this graph", ns[0].Dtype())
+		}
+		return slices.Clone(ns), nil
+	}
+	for _, p := range l.params {
+		if name := graph.VarName(p); len(g.ByName(name)) > 0 {
+			return nil, graph.Misuse("parameter", fmt.Sprintf("%q, the name of another node of the graph", name),
+				"a name of its own, by Vars.Scope")
+		}
+	}
 	for _, p := range l.params {
 		v, err := newDense(dt, p.Shape())
-		if err == nil {
-			err = graph.VarsOf(p).Read(p, v)
-		}
 		if err != nil {
-			return nil, fmt.Errorf("gorgop: layer %q: %w", l.name, err)
+			return nil, err
+		}
+		if err := graph.VarsOf(p).Read(p, v); err != nil {
+			return nil, err
 		}
 		name := gorgonia.WithName(graph.VarName(p))
 		ns = append(ns, gorgonia.NewTensor(g, dt, p.Rank(), gorgonia.WithShape(p.Shape()...), name, gorgonia.WithValue(v)))
 	}
-	return ns, nil
+	if l.made == nil {
+		l.made = map[*gorgonia.ExprGraph]gorgonia.Nodes{}
+	}
+	l.made[g] = ns
+	return slices.Clone(ns), nil
 }
 
 // Store copies the values of nodes that Weights made back to the Vars, from where Vars.Save writes a checkpoint.
@@ -253,6 +284,7 @@ func (l *Layer) Release(g *gorgonia.ExprGraph) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var errs error
+	delete(l.made, g)
 	l.sites = slices.DeleteFunc(l.sites, func(s *site) bool {
 		if s.g != g {
 			return false
@@ -271,6 +303,6 @@ func (l *Layer) Close() error {
 	for _, s := range l.sites {
 		errs = errors.Join(errs, s.close())
 	}
-	l.sites, l.closed = nil, true
+	l.sites, l.made, l.closed = nil, nil, true
 	return errs
 }
