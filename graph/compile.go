@@ -9,11 +9,16 @@ import (
 
 // Options say how to compile. The zero value is the default.
 type Options struct {
-	// Streams is the most streams the plan may use; 0 means 4. The cost model uses fewer where more gain nothing.
+	// Streams is the most streams the plan may use; 0 means 8. The cost model uses fewer where more gain nothing.
 	Streams int
 	// ForceStreams makes the planner use Streams streams wherever the graph is wide enough, whatever the
 	// cost model says.
 	ForceStreams bool
+	// MaxWorkspace is the most bytes that the workspaces' arena may take; 0: no limit. Steps are run one after the other
+	// where they could run at once, if nothing else makes them fit. The error of what cannot be met says what can.
+	MaxWorkspace int64
+	// Plan is used in place of a new one. It must be of the same graph, device, profile and other options.
+	Plan *Plan
 	// NoFuse keeps every node as it was built. Fusing may only skip a 16-bit rounding.
 	NoFuse bool
 	// Debug turns on checks and disturbances for tests.
@@ -25,7 +30,8 @@ type Debug struct {
 	Poison  bool   // fill workspaces and outputs with byte 0xFF before each replay
 	Jitter  uint64 // not 0: sleep at random before each node, from this seed
 	Offsets bool   // check offsets, counts and ids, which only the data can tell
-	Eager   bool   // on a GPU: launch node by node instead of as one graph, and time each
+	Apart   bool   // every workspace has bytes of its own
+	Eager   bool   // time each step; on a GPU: and launch node by node instead of as one graph
 }
 
 // Step is one node of a Program with its place in the schedule.
@@ -41,6 +47,7 @@ type Step struct {
 	EndUS   float64
 
 	scratch int64
+	built   int   // index in the order of building, after fusing
 	deps    []int // steps that must come first: data, updates of variables
 	nodeIDs []int // of the nodes that it stands for
 }
@@ -53,20 +60,28 @@ func (s *Step) Scratch() int64 { return s.scratch }
 
 // compilation is the state that the passes hand on.
 type compilation struct {
-	g     *Graph
-	dev   Device
-	opt   Options
-	steps []*Step
-	prog  *Program
+	g       *Graph
+	dev     Device
+	opt     Options
+	profile map[string]float64 // measured times of steps in microseconds, by name; nil: none
+	steps   []*Step
+	built   []*Step     // in the order of building, which schedules refer to
+	shape   *workspaces // of built
+	adopted bool        // the plan is one that was made before
+	prog    *Program
+}
+
+// pass is a part of compiling.
+type pass struct {
+	name string
+	run  func(*compilation) error
 }
 
 // passes, in order. Pruning and dropping come first so that fusing sees only uses that count; dropping comes again
 // since fusing removes uses; dependencies before streams; streams before memory, because two buffers
-// may share bytes only if the streams' order allows it; launches last, because they depend on all of it.
-var passes = []struct {
-	name string
-	run  func(*compilation) error
-}{
+// may share bytes only if the streams' order allows it; what is kept is verified before; launches last, because they
+// depend on all of it.
+var passes = []pass{
 	{"prune", (*compilation).prune},
 	{"drop unused outputs", (*compilation).dropOutputs},
 	{"fuse", (*compilation).fuse},
@@ -76,17 +91,13 @@ var passes = []struct {
 	{"streams", (*compilation).streams},
 	{"memory", (*compilation).place},
 	{"verify", (*compilation).verify},
+	{"keep the plan", (*compilation).keep},
 	{"launches", (*compilation).launches},
 }
 
 // Compile plans the graph for a device. It returns the first mistake that was made while building. The graph
 // may be compiled again, with other options or for other devices, and extended afterwards.
-func (g *Graph) Compile(dev Device, opt Options) (prog *Program, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			prog, err = nil, fmt.Errorf("graph %q: internal error while compiling: %v", g.name, r)
-		}
-	}()
+func (g *Graph) Compile(dev Device, opt Options) (*Program, error) {
 	if g.err != nil {
 		return nil, g.err
 	}
@@ -96,15 +107,33 @@ func (g *Graph) Compile(dev Device, opt Options) (prog *Program, err error) {
 	if opt.Streams < 0 || opt.Streams > 64 {
 		return nil, BadShape("Options.Streams", opt.Streams, "0 (chosen) to 64")
 	}
-	c := &compilation{g: g, dev: dev, opt: opt, prog: &Program{graph: g.name, dev: dev, opt: opt}}
+	if opt.MaxWorkspace < 0 {
+		return nil, BadShape("Options.MaxWorkspace", opt.MaxWorkspace, "at least 0 bytes")
+	}
+	c := &compilation{g: g, dev: dev, opt: opt, prog: &Program{graph: g.name, g: g, dev: dev, opt: opt}}
 	c.prog.outputs = append(c.prog.outputs, g.outputs...)
 	c.prog.inputs = append(c.prog.inputs, g.inputs...)
-	for _, p := range passes {
-		if err := p.run(c); err != nil {
-			return nil, fmt.Errorf("graph %q: %s: %w", g.name, p.name, err)
-		}
+	if err := c.run(passes); err != nil {
+		return nil, err
 	}
 	return c.prog, nil
+}
+
+// run runs passes; a panic in one becomes an error that names it.
+func (c *compilation) run(passes []pass) (err error) {
+	at := ""
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("graph %q: %s: internal error: %v", c.g.name, at, r)
+		}
+	}()
+	for _, p := range passes {
+		at = p.name
+		if err := p.run(c); err != nil {
+			return fmt.Errorf("graph %q: %s: %w", c.g.name, p.name, err)
+		}
+	}
+	return nil
 }
 
 // prune keeps the nodes that an output or an update of a variable depends on.

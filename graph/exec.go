@@ -23,6 +23,7 @@ type Exec struct {
 	counted map[*Value]*inputState // the inputs by their row counts
 	owned   []Memory               // freed by Close
 	arena   Memory
+	checked bool     // inputs are ready, as of the last replay; a Write takes it back
 	regions []region // what may lie in memory of the caller
 	runner  Runner
 	async   AsyncRunner // runner, if it only issues; else nil
@@ -247,6 +248,7 @@ func (e *Exec) Write(input *Value, data any) error {
 		return usagef("Write: %q is no input of program %q", input.Name(), e.p.graph)
 	}
 	was := *st.t
+	e.checked = false
 	rows, err := e.write(input, st, data)
 	if err == nil {
 		err = e.checkShared(input)
@@ -454,6 +456,9 @@ func (e *Exec) replay(ctx context.Context, stream any) error {
 
 // ready checks that every input has data and that row counts agree.
 func (e *Exec) ready() error {
+	if e.checked {
+		return nil
+	}
 	for _, in := range e.p.inputs {
 		if st := e.inputs[in]; st.used && !st.written {
 			return usagef("Replay of %q: input %q has no data: call Write first", e.p.graph, in.name)
@@ -466,6 +471,7 @@ func (e *Exec) ready() error {
 				BadShape(pair[1].name, fmt.Sprint(b.rows), "%d, as %s", a.rows, pair[0].name))
 		}
 	}
+	e.checked = true
 	return nil
 }
 

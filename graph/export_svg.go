@@ -77,7 +77,16 @@ type box struct{ x, y, w, h float64 }
 func (p *Program) boxes() []box {
 	n, peak := float64(max(1, len(p.steps))), float64(max(p.plan.Peak, 1))
 	boxes := make([]box, len(p.buffers))
+	taken := map[int]bool{} // what is overwritten in place ends where the next begins
+	for _, b := range p.buffers {
+		if b.over >= 0 {
+			taken[b.over] = true
+		}
+	}
 	for i, b := range p.buffers {
+		if taken[i] {
+			b.Last--
+		}
 		top := svgTop + svgPlotH*(1-float64(b.Offset+b.Size)/peak)
 		boxes[i] = box{
 			x: svgLeft + svgPlotW*float64(b.First)/n, w: svgPlotW * float64(b.Last-b.First+1) / n,

@@ -28,3 +28,19 @@ func SetWaits(steps []*Step) { setWaits(steps) }
 
 // StepOn makes a step for tests of the planner.
 func StepOn(stream int, deps ...int) *Step { return &Step{Stream: stream, deps: deps} }
+
+// TryPlan compiles the Program's graph anew with a plan.
+func (p *Program) TryPlan(plan *Plan) (*Program, error) {
+	opt := p.opt
+	opt.Plan = plan
+	return p.g.Compile(p.dev, opt)
+}
+
+// Replan is TryPlan with a plan that must do.
+func (p *Program) Replan(t interface{ Fatal(args ...any) }, plan *Plan) *Program {
+	q, err := p.TryPlan(plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}

@@ -41,7 +41,7 @@ func (p *Program) WriteTrace(w io.Writer) error {
 	for i, s := range p.steps {
 		var live int64
 		for _, b := range p.buffers {
-			if b.First <= i && i <= b.Last {
+			if b.First <= i && i <= b.Last && !(b.over >= 0 && i == b.First) { // in place: counted as the one it overwrites
 				live += b.Size
 			}
 		}

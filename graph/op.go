@@ -58,6 +58,15 @@ type Scratcher interface {
 	Scratch(n *Node) int64
 }
 
+// InPlacer is an Op of which an output may lie where an operand lies, if nobody needs the operand any more: it reads
+// the operand at an index before it writes the output there, from one goroutine or one thread, on every device; it reads
+// nothing there again, and has no other output whose elements depend on the operand's. The planner does it only for
+// workspaces of as many bytes that the node has as one operand alone.
+type InPlacer interface {
+	// InPlace returns the operand that output i of n may overwrite, -1 for none.
+	InPlace(n *Node, i int) (operand int)
+}
+
 // HostOp is an Op that runs on the host device.
 type HostOp interface {
 	Op

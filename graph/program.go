@@ -12,11 +12,17 @@ import (
 // is immutable and may be shared by goroutines.
 type Program struct {
 	graph      string
+	g          *Graph // what it was compiled from
 	dev        Device
 	opt        Options
 	steps      []*Step
 	streams    int
 	makespanUS float64
+	how        string   // the steps were scheduled
+	control    [][2]int // edges added to save memory, between steps as built
+	key        string   // of the plan
+	built      []*Step  // as they were before scheduling
+	profile    Profile  // that it was planned with
 	buffers    []Placed
 	accesses   [][]int // of each buffer, the maker first
 	external   []*Value
@@ -41,6 +47,9 @@ func (p *Program) Steps() []*Step { return append([]*Step(nil), p.steps...) }
 
 // Streams returns the number of streams in use.
 func (p *Program) Streams() int { return p.streams }
+
+// SimulatedUS returns the time of a replay in the cost model, in microseconds.
+func (p *Program) SimulatedUS() float64 { return p.makespanUS }
 
 // Workspaces returns the arena's buffers.
 func (p *Program) Workspaces() []Placed { return append([]Placed(nil), p.buffers...) }
@@ -108,6 +117,9 @@ func (p *Program) String() string {
 	var b strings.Builder
 	where := p.places()
 	fmt.Fprintf(&b, "program %q on %s: %d steps, %s, simulated %.0f us\n", p.graph, p.dev, len(p.steps), plural(p.streams, "stream"), p.makespanUS)
+	if len(p.control) > 0 {
+		fmt.Fprintf(&b, "%s added to save memory\n", plural(len(p.control), "edge"))
+	}
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "step\tstream\twaits\tnode\top\toutput\toffset\tbytes\tMFLOP")
 	for i, s := range p.steps {
@@ -148,6 +160,9 @@ func (p *Program) places() map[any]string {
 	for _, x := range p.buffers {
 		if x.value != nil {
 			where[x.value] = fmt.Sprintf("%d", x.Offset)
+			if x.over >= 0 {
+				where[x.value] += " in place"
+			}
 		} else {
 			where[p.steps[x.step]] = fmt.Sprintf("%d", x.Offset)
 		}

@@ -102,6 +102,9 @@ func TestSchedule_OverlapIsFound(t *testing.T) {
 			if i == j || !conflicts.Has(i, j) || ws[i].Size == 0 || ws[j].Size == 0 || ws[j].Offset+ws[i].Size > p.ArenaBytes() {
 				continue
 			}
+			if ws[i].Over == ws[j].Name || ws[j].Over == ws[i].Name {
+				continue // made in place: there already
+			}
 			tried++
 			if p.WithOffset(i, ws[j].Offset).Verify() == nil {
 				t.Fatalf("%s on top of %s: the verifier accepts the plan", ws[i].Name, ws[j].Name)

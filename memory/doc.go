@@ -7,6 +7,7 @@
 //	Order, accesses      edges between nodes, and which nodes touch each buffer
 //	  Order.Conflicts    transitive closure, then: may share iff all accesses of one precede all of the other
 //	  (or Intervals      for lifetimes in a total order; or NewConflicts and Add for anything else)
+//	  (Order.Merge       before it, where nodes may write over what they read)
 //	Solve                split into components of the conflict graph, and for each of them
 //	  bound              what must exist at once: maximum-weight antichain, or heaviest section or clique
 //	  greedy             first fit, best fit and skyline in several orders; done if one meets the bound
@@ -18,8 +19,8 @@
 //
 // What touches a buffer is up to the caller: reads, writes, zeroing, scratch, copies, through every
 // alias. An input is touched by a node before all others, an output by one after all others; an edge
-// that does not mean full completion is no edge. Buffers that are equal by an in-place operator are
-// merged before planning. Round sizes up to the alignment of the arena: then peaks are whole units.
+// that does not mean full completion is no edge. Buffers that an in-place operator makes one are merged
+// before planning (Order.Merge), and a view's accesses are its base's. Round sizes up to the alignment of the arena: then peaks are whole units.
 //
 // # Plans
 //

@@ -3,6 +3,7 @@ package memory_test
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -74,16 +75,17 @@ func relation(t testing.TB, spans []memory.Span) *memory.Conflicts {
 }
 
 // fit solves within a capacity and checks every pair.
-func fit(t *testing.T, p memory.Problem, capacity int64) *memory.Plan {
+func fit(t *testing.T, p memory.Problem, capacity int64) (*memory.Plan, time.Duration) {
 	t.Helper()
 	p.Capacity = capacity
 	start := time.Now()
 	plan, err := memory.Solve(p, memory.Options{})
+	took := time.Since(start)
 	if err != nil {
 		t.Error(err)
-		return nil
+		return nil, took
 	}
-	t.Logf("peak %d, bound %d, %s, %v", plan.Peak, plan.LowerBound, plan.Method, time.Since(start))
+	t.Logf("peak %d, bound %d, %s, %v", plan.Peak, plan.LowerBound, plan.Method, took)
 	if plan.Peak > capacity {
 		t.Errorf("peak: got %d, want at most %d", plan.Peak, capacity)
 	}
@@ -95,12 +97,30 @@ func fit(t *testing.T, p memory.Problem, capacity int64) *memory.Plan {
 			}
 		}
 	}
-	return plan
+	return plan, took
 }
 
-// TestInstances fits every file into its capacity: as it is, twice with the same offsets, permuted,
-// with three times the bytes, and with time running backward.
+// offsetsOf are checksums of the offsets that every machine finds.
+var offsetsOf = map[string]uint64{
+	"A.1048576.csv": 0x38169f71f49b853d,
+	"B.1048576.csv": 0xc899ee0f94b1c9fa,
+	"C.1048576.csv": 0x7d04e19a18562078,
+	"D.1048576.csv": 0x794d1bf04fada19e,
+	"E.1048576.csv": 0x63d1d48da25f2f36,
+	"F.1048576.csv": 0xf2a66d76a04febf2,
+	"G.1048576.csv": 0xf4ba5b6e12313b11,
+	"H.1048576.csv": 0xafe72fb1fc557214,
+	"I.1048576.csv": 0x5a08c0655c1e4921,
+	"J.1048576.csv": 0x6e45038899503fe7,
+	"K.1048576.csv": 0xd111d420d9ae920d,
+	"input.12.csv":  0x8e644c0a46940079,
+}
+
+// TestInstances fits every file into its capacity: as it is, twice with the same offsets, which are those of every machine,
+// permuted, with three times the bytes, and with time running backward. A file takes less than 1.5 s, all together less
+// than 8.
 func TestInstances(t *testing.T) {
+	var sum time.Duration
 	for _, file := range instances(t) {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			f, capacity := read(t, file)
@@ -108,9 +128,22 @@ func TestInstances(t *testing.T) {
 			if memory.Raced && len(p.Buffers) > 210 { // from D on: seconds each
 				t.Skip("too slow with the race detector")
 			}
-			first := fit(t, p, capacity)
-			if again := fit(t, p, capacity); first != nil && !slices.Equal(first.Offsets, again.Offsets) {
+			first, took := fit(t, p, capacity)
+			again, tookAgain := fit(t, p, capacity)
+			if first == nil || again == nil {
+				return
+			}
+			if !slices.Equal(first.Offsets, again.Offsets) {
 				t.Error("two runs differ")
+			}
+			h := fnv.New64a()
+			fmt.Fprint(h, first.Offsets)
+			if name, got := filepath.Base(file), h.Sum64(); got != offsetsOf[name] {
+				t.Errorf("other offsets than elsewhere: got %q: %#x, want %#x", name, got, offsetsOf[name])
+			}
+			took = min(took, tookAgain) // other processes make one longer
+			if sum += took; took > 1500*time.Millisecond && !memory.Raced {
+				t.Errorf("took %v", took)
 			}
 			if memory.Raced || testing.Short() {
 				return
@@ -133,6 +166,9 @@ func TestInstances(t *testing.T) {
 			reversed.Buffers, reversed.Conflicts = p.Buffers, relation(t, mirrored)
 			fit(t, reversed, capacity)
 		})
+	}
+	if t.Logf("all together %v", sum); sum > 8*time.Second && !memory.Raced {
+		t.Errorf("all together took %v", sum)
 	}
 }
 

@@ -27,6 +27,19 @@ type Order struct {
 //
 // Time: O(V*E/64) for the closure and O(B*B*accesses) bit tests; V*V/8 bytes.
 func (o Order) Conflicts(accesses [][]int) (*Conflicts, error) {
+	topo, err := o.check(accesses)
+	if err != nil {
+		return nil, err
+	}
+	position := make([]int, o.Nodes)
+	for i, v := range topo {
+		position[v] = i
+	}
+	return relate(accesses, position, o.descendants(topo)), nil
+}
+
+// check refuses nodes out of range and cycles, and returns a topological order.
+func (o Order) check(accesses [][]int) ([]int, error) {
 	succ, err := o.successors()
 	if err != nil {
 		return nil, err
@@ -38,15 +51,21 @@ func (o Order) Conflicts(accesses [][]int) (*Conflicts, error) {
 			}
 		}
 	}
-	topo, err := o.sort(succ)
+	return o.sort(succ)
+}
+
+// closure returns, for each node, everything that starts after it completes.
+func (o Order) closure(accesses [][]int) ([]*bitset.BitSet, error) {
+	topo, err := o.check(accesses)
 	if err != nil {
 		return nil, err
 	}
-	position := make([]int, o.Nodes)
-	for i, v := range topo {
-		position[v] = i
-	}
-	desc := newRows(o.Nodes) // desc[v]: everything that starts after v completes
+	return o.descendants(topo), nil
+}
+
+func (o Order) descendants(topo []int) []*bitset.BitSet {
+	succ, _ := o.successors() // checked before
+	desc := newRows(o.Nodes)
 	for _, v := range slices.Backward(topo) {
 		for _, w := range succ[v] {
 			if !desc[v].Test(uint(w)) {
@@ -55,7 +74,7 @@ func (o Order) Conflicts(accesses [][]int) (*Conflicts, error) {
 			}
 		}
 	}
-	return relate(accesses, position, desc), nil
+	return desc
 }
 
 // relate fills the relation from the closure. Only pairs whose positions do not rule it out are tested.

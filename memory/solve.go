@@ -58,6 +58,25 @@ func Solve(p Problem, o Options) (*Plan, error) {
 	return plan, nil
 }
 
+// LowerBound returns what Solve's plan says of itself, without making one: the bytes below which no plan comes, and
+// the buffers that pin them, ascending. Solve may raise the bound by proofs.
+func LowerBound(p Problem) (bytes int64, pinned []int, err error) {
+	if err := p.validate(); err != nil {
+		return 0, nil, err
+	}
+	for i, b := range p.Buffers {
+		if end := b.Offset + b.Size; b.Fixed && end > bytes {
+			bytes, pinned = end, []int{i}
+		}
+	}
+	for _, c := range cores(&p) {
+		if b := c.bound(); b.bytes > bytes {
+			bytes, pinned = b.bytes, c.problemIDs(b.pinned)
+		}
+	}
+	return bytes, pinned, nil
+}
+
 // place finds a layout of c whose peak is at most goal bytes, or as low as the budget allows, and the
 // bytes that are proven to be needed.
 func (c *core) place(b *bound, goal int64, ask bool, o Options) (layout, int64) {

@@ -121,10 +121,10 @@ func fitsAt(p Problem, offsets []int64, placed []int, b int) bool {
 	return true
 }
 
-// TestSolve_DAGs holds Solve to the lower bound on random graphs; MOEGRAPH_PLANS sets how many.
+// TestSolve_DAGs holds Solve to the lower bound on random graphs; MOEGRAPH_TEST_DAGS sets how many.
 func TestSolve_DAGs(t *testing.T) {
 	num := 300
-	if n, err := strconv.Atoi(os.Getenv("MOEGRAPH_PLANS")); err == nil {
+	if n, err := strconv.Atoi(os.Getenv("MOEGRAPH_TEST_DAGS")); err == nil {
 		num = n
 	} else if Raced {
 		num = 20

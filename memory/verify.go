@@ -25,8 +25,13 @@ type Access struct {
 // at least one writing, one happens before the other; and one node does not touch a common byte
 // through two buffers if it writes one of them.
 //
+// Aliases are the exception: buffers that an in-place node takes one over the other lie at the same offset, every
+// other access of the first comes before that node and every other access of the second after it, no bytes are
+// taken over twice, and they share with each other alone by that. Whether the node may work in place is the
+// caller's to know.
+//
 // Time: O(pairs that share bytes * accesses) after one depth-first search a node, O(V*E) at worst.
-func Verify(order Order, buffers []Buffer, offsets []int64, accesses []Access, arena int64) error {
+func Verify(order Order, buffers []Buffer, offsets []int64, accesses []Access, arena int64, aliases ...Alias) error {
 	r, err := newReach(order)
 	if err != nil {
 		return err
@@ -37,10 +42,55 @@ func Verify(order Order, buffers []Buffer, offsets []int64, accesses []Access, a
 	if err := checkAccesses(order, buffers, offsets, accesses, arena); err != nil {
 		return err
 	}
-	if err := checkSharing(r, buffers, offsets, accesses); err != nil {
+	inPlace, err := checkAliases(r, buffers, offsets, accesses, aliases)
+	if err != nil {
 		return err
 	}
-	return checkHazards(r, accesses)
+	if err := checkSharing(r, buffers, offsets, accesses, inPlace); err != nil {
+		return err
+	}
+	return checkHazards(r, accesses, inPlace)
+}
+
+// checkAliases checks each alias by itself and returns their nodes by the pair of buffers, the lower index first.
+func checkAliases(r *reach, buffers []Buffer, offsets []int64, accesses []Access, aliases []Alias) (map[[2]int]int, error) {
+	inPlace := map[[2]int]int{}
+	ended, begun := map[int]bool{}, map[int]bool{}
+	for _, a := range aliases {
+		if min(a.From, a.To) < 0 || max(a.From, a.To) >= len(buffers) || a.From == a.To {
+			return nil, violation("alias of buffers %d and %d: want two in [0, %d)", a.From, a.To, len(buffers))
+		}
+		name := fmt.Sprintf("buffer %d %q in place of %d %q", a.To, buffers[a.To].Name, a.From, buffers[a.From].Name)
+		switch {
+		case ended[a.From] || begun[a.To]:
+			return nil, violation("%s: one of them is taken over or takes over already", name)
+		case offsets[a.From] != offsets[a.To] || buffers[a.From].Size != buffers[a.To].Size:
+			return nil, violation("%s: %d bytes at %d and %d at %d, want the same", name,
+				buffers[a.To].Size, offsets[a.To], buffers[a.From].Size, offsets[a.From])
+		}
+		ended[a.From], begun[a.To] = true, true
+		var reads, writes bool
+		for _, x := range accesses {
+			switch {
+			case x.Node == a.Node && x.Buffer == a.From:
+				if x.Write {
+					return nil, violation("%s: node %d writes the one that ends", name, a.Node)
+				}
+				reads = true
+			case x.Node == a.Node && x.Buffer == a.To:
+				writes = writes || x.Write
+			case x.Buffer == a.From && !r.before(x.Node, a.Node):
+				return nil, violation("%s: node %d uses the first and need not be done when node %d overwrites it", name, x.Node, a.Node)
+			case x.Buffer == a.To && !r.before(a.Node, x.Node):
+				return nil, violation("%s: node %d uses the second and may start before node %d writes it", name, x.Node, a.Node)
+			}
+		}
+		if !reads || !writes {
+			return nil, violation("%s: node %d does not read the one and write the other", name, a.Node)
+		}
+		inPlace[[2]int{min(a.From, a.To), max(a.From, a.To)}] = a.Node
+	}
+	return inPlace, nil
 }
 
 func violation(format string, args ...any) error {
@@ -92,7 +142,7 @@ func checkAccesses(order Order, buffers []Buffer, offsets []int64, accesses []Ac
 }
 
 // checkSharing is the static form: sweep by offset, test the definition on every pair that shares.
-func checkSharing(r *reach, buffers []Buffer, offsets []int64, accesses []Access) error {
+func checkSharing(r *reach, buffers []Buffer, offsets []int64, accesses []Access, inPlace map[[2]int]int) error {
 	users := make([][]int, len(buffers))
 	for _, a := range accesses {
 		if a.Buffer >= 0 {
@@ -110,6 +160,9 @@ func checkSharing(r *reach, buffers []Buffer, offsets []int64, accesses []Access
 	for _, i := range byOffset {
 		open = slices.DeleteFunc(open, func(j int) bool { return offsets[j]+buffers[j].Size <= offsets[i] })
 		for _, j := range open {
+			if _, ok := inPlace[[2]int{min(i, j), max(i, j)}]; ok {
+				continue
+			}
 			if !allBefore(r, users[i], users[j]) && !allBefore(r, users[j], users[i]) {
 				return violation("buffer %d %q at [%d, %d) and buffer %d %q at [%d, %d) share bytes, "+
 					"and neither is done before the other starts%s",
@@ -146,7 +199,7 @@ func unordered(r *reach, first, then []int) string {
 }
 
 // checkHazards is the hazard form: sweep the accesses by offset, whatever buffer they claim.
-func checkHazards(r *reach, accesses []Access) error {
+func checkHazards(r *reach, accesses []Access, inPlace map[[2]int]int) error {
 	var byOffset []Access
 	for _, a := range accesses {
 		if a.Size > 0 {
@@ -162,7 +215,8 @@ func checkHazards(r *reach, accesses []Access) error {
 				continue
 			}
 			if a.Node == b.Node {
-				if a.Buffer != b.Buffer {
+				at, ok := inPlace[[2]int{min(a.Buffer, b.Buffer), max(a.Buffer, b.Buffer)}]
+				if a.Buffer != b.Buffer && !(ok && at == a.Node && a.Offset == b.Offset && a.Size == b.Size) {
 					return violation("node %d touches byte %d through buffers %d and %d, and writes it",
 						a.Node, a.Offset, b.Buffer, a.Buffer)
 				}

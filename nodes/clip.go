@@ -184,6 +184,9 @@ func checkOne(operand string, v *graph.Value, dt dtype.DType) error {
 	return nil
 }
 
+// InPlace allows x: elementwise.
+func (scaleBy) InPlace(*graph.Node, int) int { return 0 }
+
 func (scaleBy) Host(c *graph.Call) func() error {
 	if isWide(c.In[0].DType) {
 		return scaleByHost[float64](c)

@@ -14,7 +14,8 @@
 //
 //  1. A file of its own: a comparable struct that implements [graph.Op], with the options as fields; the
 //     constructor; Gradient, if it is differentiable; Flops, if they matter.
-//  2. Its host code: Host, in the same file or in one with the suffix _host.
+//  2. Its host code: Host, in the same file or in one with the suffix _host. InPlace, if an output may lie where an
+//     operand lies, on every device.
 //  3. graph.Register in the file's init, with one sentence on what it computes, and the reason where there is
 //     no gradient.
 //  4. Tests: shapes and refusals, host code against plain code, the gradient by checkGrads, which a test that

@@ -96,6 +96,9 @@ func gradAs(x, dy *graph.Value) *graph.Value {
 	return Cast(dy, x.DType())
 }
 
+// InPlace allows the first operand, which host code and the first launch read before anything is written.
+func (o sum) InPlace(*graph.Node, int) int { return 0 }
+
 func (o sum) Host(c *graph.Call) func() error {
 	if isWide(o.DType) {
 		return sumHost[float64](c)
@@ -148,6 +151,9 @@ func (o scale) Gradient(n *graph.Node, grads []*graph.Value) []*graph.Value {
 	return []*graph.Value{Scale(grads[0], o.Factor)}
 }
 
+// InPlace allows x: elementwise.
+func (o scale) InPlace(*graph.Node, int) int { return 0 }
+
 func (o scale) Host(c *graph.Call) func() error {
 	if isWide(c.Out[0].DType) {
 		return scaleHost[float64](c, o.Factor)
@@ -196,6 +202,9 @@ func (o cast) Infer(in []*graph.Value) ([]graph.Spec, error) {
 func (o cast) Gradient(n *graph.Node, grads []*graph.Value) []*graph.Value {
 	return []*graph.Value{gradAs(n.In(0), grads[0])}
 }
+
+// InPlace allows x, where its format is as wide.
+func (o cast) InPlace(*graph.Node, int) int { return 0 }
 
 func (o cast) Host(c *graph.Call) func() error {
 	if isWide(c.In[0].DType) {
@@ -268,6 +277,9 @@ func (o fill) Infer(in []*graph.Value) ([]graph.Spec, error) {
 	}
 	return []graph.Spec{in[0].Spec()}, nil
 }
+
+// InPlace allows like, of which only the shape matters.
+func (o fill) InPlace(*graph.Node, int) int { return 0 }
 
 func (o fill) Host(c *graph.Call) func() error {
 	return elementwise(c, func(w *graph.Worker, at, n int) {

@@ -20,8 +20,8 @@ func TestProductTile_Chosen(t *testing.T) {
 		e, m, n int
 		want    productTile
 	}{
-		{"mixtral fc1", h200, dtype.BFloat16, Launch{}, 8, 16384, 28672, productTile{128, 256, 64, 4, 16, 1, 229504}},
-		{"dsv3-ep8 fc2", h200, dtype.BFloat16, Launch{}, 32, 32768, 7168, productTile{128, 256, 64, 4, 16, 1, 229888}},
+		{"mixtral fc1", h200, dtype.BFloat16, Launch{}, 8, 16384, 28672, productTile{256, 128, 64, 4, 8, 1, 229504}},
+		{"dsv3-ep8 fc2", h200, dtype.BFloat16, Launch{}, 32, 32768, 7168, productTile{256, 128, 64, 4, 8, 1, 229888}},
 		{"1024 experts", h200, dtype.BFloat16, Launch{Tile: [2]int{128, 256}}, 1024, 65536, 4096, productTile{128, 256, 64, 3, 16, 1, 192640}},
 		{"two blocks", h200, dtype.BFloat16, Launch{Tile: [2]int{128, 128}}, 8, 16384, 4096, productTile{128, 128, 64, 3, 16, 2, 114816}},
 		{"f32", h200, dtype.Float32, Launch{}, 8, 16384, 4096, productTile{64, 128, 32, 4, 32, 2, 114816}},

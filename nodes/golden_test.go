@@ -25,13 +25,13 @@ func TestGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			runGolden(t, c)
+			runGolden(t, c, runnode.Option{Debug: true})
 		})
 	}
 }
 
-func runGolden(t *testing.T, c golden.Case) {
-	got, err := runnode.Run(c.Node, c.Operands, c.Attrs, runnode.Option{Debug: true})
+func runGolden(t *testing.T, c golden.Case, opt runnode.Option) {
+	got, err := runnode.Run(c.Node, c.Operands, c.Attrs, opt)
 	if errors.Is(err, runnode.ErrBlockScaled) && isBlockScaled(c) {
 		t.Skipf("%s: skipped: %v", c.Name, err)
 	}

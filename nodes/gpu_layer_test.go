@@ -94,6 +94,9 @@ func TestGPU_Hazard03_Routings(t *testing.T) {
 	want := run(host.Device{}, graph.Options{}, false)
 	eager := run(dev, graph.Options{Debug: graph.Debug{Eager: true}}, false)
 	got := run(dev, graph.Options{}, true)
+	// On several streams with shared bytes, and on one with every workspace apart: a plan changes no bit.
+	wide := run(dev, graph.Options{Streams: 4, ForceStreams: true, Debug: graph.Debug{Poison: true}}, true)
+	apart := run(dev, graph.Options{Streams: 1, Debug: graph.Debug{Apart: true, Poison: true}}, true)
 	for name := range routings() {
 		for i := range want[name] {
 			if err := compare(got[name][i], want[name][i], tolerance{rough: 4e-3}); err != nil {
@@ -101,6 +104,9 @@ func TestGPU_Hazard03_Routings(t *testing.T) {
 			}
 			if !sameBits(got[name][i], eager[name][i]) {
 				t.Errorf("%s: %s: captured and eager differ", name, want[name][i].name)
+			}
+			if !sameBits(got[name][i], wide[name][i]) || !sameBits(got[name][i], apart[name][i]) {
+				t.Errorf("%s: %s: plans differ", name, want[name][i].name)
 			}
 		}
 	}

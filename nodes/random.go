@@ -129,6 +129,9 @@ func (o randomScale) Gradient(n *graph.Node, grads []*graph.Value) []*graph.Valu
 	return []*graph.Value{graph.Apply(o, grads[0], n.In(1))[0], nil}
 }
 
+// InPlace allows x: elementwise.
+func (o randomScale) InPlace(*graph.Node, int) int { return 0 }
+
 func (o randomScale) Host(c *graph.Call) func() error {
 	if isWide(c.In[0].DType) {
 		return randomScaleHost[float64](o, c)

@@ -24,8 +24,13 @@ type benchFlags struct {
 	alignment int
 	rounds    int
 	products  bool
+	layer     bool
 	compile   bool
 	nodeTimes bool
+	tiles     []string
+	launches  []nodes.Launch // what tiles says
+	plans     bool
+	pages     string
 }
 
 func newBench() *cobra.Command {
@@ -41,7 +46,8 @@ fill.
 
 Shapes: ` + shapesText(),
 		Example: `  moegraph bench -device cuda:0
-  moegraph bench -device cuda:0 -shape mixtral,small -compile=false -times`,
+  moegraph bench -device cuda:0 -shape mixtral,small -compile=false -times
+  moegraph bench -device cuda:0 -plans -rounds 30`,
 		Args: cobra.NoArgs,
 		RunE: action(func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), cmd.OutOrStdout()) }),
 	}
@@ -52,8 +58,12 @@ Shapes: ` + shapesText(),
 	flags.IntVar(&f.alignment, "alignment", nodes.DefaultAlignment, "`rows` that each expert's share is a multiple of")
 	flags.IntVar(&f.rounds, "rounds", 10, "measurements, a `number`, of which the median is printed")
 	flags.BoolVar(&f.products, "products", true, "measure the matrix products")
+	flags.BoolVar(&f.layer, "layer", true, "measure the layer")
 	flags.BoolVar(&f.compile, "compile", true, "measure how long kernels take to compile")
 	flags.BoolVar(&f.nodeTimes, "times", false, "print the time of every node, launched node by node")
+	flags.StringSliceVar(&f.tiles, "tile", nil, "`MxN` of the matrix products, or several, which are measured in turn (default chosen)")
+	flags.BoolVar(&f.plans, "plans", false, "only measure the layer on one stream against its plans, in turn")
+	flags.StringVar(&f.pages, "pages", "", "with -plans, write each shape's plan with its measured times as a page, in a `folder`")
 	must(cmd.RegisterFlagCompletionFunc("shape", cobra.FixedCompletions(shapeNames(), cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
@@ -68,6 +78,16 @@ func (f *benchFlags) run(ctx context.Context, w io.Writer) error {
 	}
 	if f.rounds < 1 {
 		return fmt.Errorf("-rounds: got %d, want at least 1", f.rounds)
+	}
+	for _, t := range f.tiles {
+		var l nodes.Launch
+		if n, err := fmt.Sscanf(t+" ", "%dx%d ", &l.Tile[0], &l.Tile[1]); n != 2 || err != nil {
+			return fmt.Errorf("-tile: got %q, want two numbers with x between them, such as 128x256", t)
+		}
+		f.launches = append(f.launches, l)
+	}
+	if len(f.launches) == 0 {
+		f.launches = []nodes.Launch{{}}
 	}
 	if len(f.shapes) == 0 {
 		f.shapes = shapeNames()
@@ -108,25 +128,35 @@ func (b *bench) printf(format string, args ...any) { fmt.Fprintf(b.out, format+"
 
 func (b *bench) run() error {
 	b.printf("%s: experts %d, top %d, hidden %d, intermediate %d, tokens %d", b.Name, b.Experts, b.TopK, b.Hidden, b.Intermediate, b.Tokens)
-	l, err := b.newLayer()
-	if err != nil {
-		return err
+	var layers []layerGraph
+	for _, launch := range b.launches {
+		l, err := b.newLayer(launch)
+		if err != nil {
+			return err
+		}
+		layers = append(layers, l)
 	}
-	prog, err := l.g.Compile(b.dev, graph.Options{})
-	if err != nil {
-		return err
+	if b.plans {
+		return errors.Join(b.measurePlans(layers[0]), layers[0].vars.Free())
 	}
 	if b.compile {
-		if err := b.compileTimes(prog); err != nil {
+		if err := b.compileTimes(layers[0].prog); err != nil {
 			return err
 		}
 	}
 	if b.products {
-		if err := b.measureProducts(prog); err != nil {
+		if err := b.measureProducts(layers); err != nil {
 			return err
 		}
 	}
-	return errors.Join(b.measureLayer(l, prog), l.vars.Free())
+	if !b.layer {
+		return nil
+	}
+	var errs error
+	for _, l := range layers {
+		errs = errors.Join(errs, b.measureLayer(l), l.vars.Free())
+	}
+	return errs
 }
 
 // compileTimes prints how long the program's kernels take, where the device compiles any.
@@ -149,11 +179,16 @@ type layerGraph struct {
 	g     *graph.Graph
 	vars  *graph.Vars
 	x, dy *graph.Value
+	prog  *graph.Program
+	tile  string // what was asked for, in words; "" for nothing
 }
 
 // newLayer builds the layer with random parameters of variance 1/fan-in.
-func (b *bench) newLayer() (layerGraph, error) {
+func (b *bench) newLayer(launch nodes.Launch) (layerGraph, error) {
 	l := layerGraph{g: graph.New(b.Name), vars: graph.NewVars(1)}
+	if launch.Tile != [2]int{} {
+		l.tile = fmt.Sprintf(", tile %dx%d", launch.Tile[0], launch.Tile[1])
+	}
 	scope := l.vars.Scope("moe")
 	for _, p := range []struct {
 		name  string
@@ -167,45 +202,61 @@ func (b *bench) newLayer() (layerGraph, error) {
 	l.dy = l.g.Input("dy", dtype.BFloat16, b.Tokens, b.Hidden)
 	y, _ := nodes.MoELayer(l.x, scope, nodes.MoE{
 		Experts: b.Experts, TopK: b.TopK, Intermediate: b.Intermediate, Params: dtype.BFloat16, Alignment: b.alignment,
+		Launch: launch,
 	})
 	l.g.Output("y", y)
 	for i, v := range l.g.GradientsFrom([]*graph.Value{y}, []*graph.Value{l.dy}, append(l.vars.All(), l.x)...).Value {
 		l.g.Output(fmt.Sprintf("grad%d", i), v)
 	}
-	return l, l.g.Err()
+	var err error
+	l.prog, err = l.g.Compile(b.dev, graph.Options{})
+	return l, err
 }
 
-// measureLayer prints the layer's times and memory.
-func (b *bench) measureLayer(l layerGraph, prog *graph.Program) error {
-	e, err := b.openLayer(l, prog)
+// measureLayer prints the layer's times and memory. The captured layer and the one launched node by node take turns, so
+// that the device's clocks are the same for both.
+func (b *bench) measureLayer(l layerGraph) (err error) {
+	prog := l.prog
+	first, err := b.openLayer(l, prog) // puts the parameters in place
 	if err != nil {
 		return err
 	}
-	captured, err := b.time(e, 1)
-	if err != nil {
-		return errors.Join(err, e.Close())
-	}
-	host := ""
-	if r, ok := e.Runner().(launchTimer); ok {
-		inGo, inC, err := r.LaunchUS(5, 200, func() error { return e.Replay(b.ctx) })
-		if err != nil {
-			return errors.Join(err, e.Close())
-		}
-		host = fmt.Sprintf("; host %.2f us a replay (from C %.2f us)", inGo, inC)
-	}
-	if err := e.Close(); err != nil {
+	if err := first.Close(); err != nil {
 		return err
 	}
 	start, err := b.warmStart(l)
 	if err != nil {
 		return err
 	}
-	eager, err := b.eager(l)
+	nodewise, err := l.g.Compile(b.dev, graph.Options{Debug: graph.Debug{Eager: true}})
 	if err != nil {
 		return err
 	}
-	b.printf("  layer forward+backward: %d steps on %d streams: captured %s; eager %s%s", len(prog.Steps()), prog.Streams(),
-		rate(captured, b.Flops()), rate(eager, b.Flops()), host)
+	captured, err := b.openLayer(l, prog)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, captured.Close()) }()
+	eager, err := b.openLayer(l, nodewise)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, eager.Close()) }()
+	took, err := b.time(1, captured, eager)
+	if err != nil {
+		return err
+	}
+	host := ""
+	if r, ok := captured.Runner().(launchTimer); ok {
+		n := int(max(20, min(2000, 100*time.Millisecond/took[0]))) // each launch waits for the one before
+		inGo, inC, err := r.LaunchUS(5, n, func() error { return captured.Replay(b.ctx) })
+		if err != nil {
+			return err
+		}
+		host = fmt.Sprintf("; host %.2f us a replay (from C %.2f us)", inGo, inC)
+	}
+	b.printf("  layer forward+backward%s: %d steps on %d streams: captured %s; eager %s%s", l.tile, len(prog.Steps()), prog.Streams(),
+		rate(took[0], b.Flops()), rate(took[1], b.Flops()), host)
 	b.printf("  start, with parameters in place, from Compile to the return of the first Replay: %.3f s", start.Seconds())
 	var outputs, params int64
 	for _, name := range prog.Outputs() {
@@ -216,6 +267,9 @@ func (b *bench) measureLayer(l layerGraph, prog *graph.Program) error {
 	}
 	b.printf("  memory: workspaces %.1f MiB (lower bound %.1f, without sharing %.1f), outputs %.1f MiB, parameters %.1f MiB",
 		mib(prog.ArenaBytes()), mib(prog.LowerBound()), mib(prog.WorkspaceSum()), mib(outputs), mib(params))
+	if r, ok := eager.Runner().(interface{ PrintTimes(w io.Writer) error }); ok && b.nodeTimes {
+		return r.PrintTimes(b.out)
+	}
 	return nil
 }
 
@@ -255,25 +309,6 @@ func (b *bench) warmStart(l layerGraph) (time.Duration, error) {
 	return took, errors.Join(err, e.Close())
 }
 
-// eager measures the layer launched node by node.
-func (b *bench) eager(l layerGraph) (time.Duration, error) {
-	prog, err := l.g.Compile(b.dev, graph.Options{Debug: graph.Debug{Eager: true}})
-	if err != nil {
-		return 0, err
-	}
-	e, err := b.openLayer(l, prog)
-	if err != nil {
-		return 0, err
-	}
-	took, err := b.time(e, 1)
-	if err == nil && b.nodeTimes {
-		if r, ok := e.Runner().(interface{ PrintTimes(w io.Writer) error }); ok {
-			err = r.PrintTimes(b.out)
-		}
-	}
-	return took, errors.Join(err, e.Close())
-}
-
 // rate is a time and what it makes of so many floating-point operations.
 func rate(t time.Duration, flops float64) string {
 	return fmt.Sprintf("%.3f ms, %.4g TF", t.Seconds()*1e3, flops/t.Seconds()/1e12)
@@ -289,42 +324,49 @@ type stopwatch interface {
 	Measure(f func() error) (time.Duration, error)
 }
 
-// time returns the median time of a replay, divided by the number of times that it does its work. Each measurement
-// is of enough replays to take 20 ms.
-func (b *bench) time(e *graph.Exec, per int) (time.Duration, error) {
-	n := 1
-	measure := func() (time.Duration, error) {
-		replays := func() error {
-			for range n {
-				if err := e.Replay(b.ctx); err != nil {
-					return err
-				}
+// time returns the median time of a replay of each Exec, divided by the number of times that it does its work. They are
+// measured in turn; each measurement is of enough replays to take 20 ms.
+func (b *bench) time(per int, execs ...*graph.Exec) ([]time.Duration, error) {
+	medians := make([]time.Duration, len(execs))
+	replays, all := make([]int, len(execs)), make([][]time.Duration, len(execs))
+	for round := -2; round < b.rounds; round++ { // the first captures, the second says how many fill 20 ms
+		for i := range execs {
+			if round%2 != 0 { // there and back: nobody is always the first after a pause
+				i = len(execs) - 1 - i
 			}
-			return nil
+			n := max(1, replays[i])
+			took, err := b.measure(execs[i], n)
+			if err != nil {
+				return nil, err
+			}
+			if round < 0 {
+				replays[i] = int(min(200, 20*time.Millisecond/max(took/time.Duration(n), time.Microsecond)))
+				continue
+			}
+			all[i] = append(all[i], took/time.Duration(n*per))
 		}
-		if r, ok := e.Runner().(stopwatch); ok {
-			return r.Measure(replays)
-		}
-		start := time.Now()
-		err := replays()
-		return time.Since(start), err
 	}
-	for range 2 { // the first captures
-		took, err := measure()
-		if err != nil {
-			return 0, err
-		}
-		n = max(1, min(200, int(20*time.Millisecond/max(took, time.Microsecond))))
-		n = max(1, n)
+	for i := range all {
+		slices.Sort(all[i])
+		medians[i] = all[i][len(all[i])/2]
 	}
-	var all []time.Duration
-	for range b.rounds {
-		took, err := measure()
-		if err != nil {
-			return 0, err
+	return medians, nil
+}
+
+// measure returns the time of n replays, by the device's clock if it has one.
+func (b *bench) measure(e *graph.Exec, n int) (time.Duration, error) {
+	replays := func() error {
+		for range n {
+			if err := e.Replay(b.ctx); err != nil {
+				return err
+			}
 		}
-		all = append(all, took/time.Duration(n*per))
+		return nil
 	}
-	slices.Sort(all)
-	return all[len(all)/2], nil
+	if r, ok := e.Runner().(stopwatch); ok {
+		return r.Measure(replays)
+	}
+	start := time.Now()
+	err := replays()
+	return time.Since(start), err
 }

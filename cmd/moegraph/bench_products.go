@@ -16,27 +16,61 @@ import (
 // of any device.
 const rotateBytes = 512 << 20
 
-// measureProducts prints the rate of each matrix product over groups of the program.
-func (b *bench) measureProducts(prog *graph.Program) error {
-	for _, s := range prog.Steps() {
+// measureProducts prints the rate of each matrix product over groups, those of several layers in turn.
+func (b *bench) measureProducts(layers []layerGraph) error {
+	for i, s := range layers[0].prog.Steps() {
 		if s.Cost.Flops == 0 || !slices.ContainsFunc(s.Op.Operands(), isOffsets) {
 			continue
 		}
-		took, flops, err := b.product(s)
+		steps := make([]*graph.Step, len(layers))
+		for k, l := range layers {
+			steps[k] = l.prog.Steps()[i]
+		}
+		took, flops, err := b.product(steps)
 		if err != nil {
 			return fmt.Errorf("%s %q: %w", s.Op.Kind(), s.Name, err)
 		}
-		b.printf("  %-28s %-18s %8.3f ms, %.4g TF", s.Name, s.Op.Kind(), took*1e3, flops/took/1e12)
+		for k, l := range layers {
+			b.printf("  %-28s %-18s %8.3f ms, %.4g TF%s", s.Name, s.Op.Kind(), took[k]*1e3, flops/took[k]/1e12, l.tile)
+		}
 	}
 	return nil
 }
 
 func isOffsets(o graph.Operand) bool { return o.Name == "padded_offsets" || o.Name == "offsets" }
 
-// product measures the step by itself: as many copies of it as rotate past the cache, one after the other, as one
-// program. It returns seconds and the floating-point operations of the rows that tokens fill.
-func (b *bench) product(s *graph.Step) (seconds, flops float64, err error) {
+// product measures steps, each by itself, in turn: as many copies of it as rotate past the cache, one after the other, as
+// one program. The steps are of the same operands. It returns seconds and the floating-point operations of the rows that
+// tokens fill.
+func (b *bench) product(steps []*graph.Step) (seconds []float64, flops float64, err error) {
+	s := steps[0]
 	copies := int(max(1, min(16, rotateBytes/max(1, s.Cost.Bytes))))
+	var execs []*graph.Exec
+	defer func() {
+		for _, e := range execs {
+			err = errors.Join(err, e.Close())
+		}
+	}()
+	for _, s := range steps {
+		e, err := b.openProduct(s, copies)
+		if err != nil {
+			return nil, 0, err
+		}
+		execs = append(execs, e)
+	}
+	took, err := b.time(copies, execs...)
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, t := range took {
+		seconds = append(seconds, t.Seconds())
+	}
+	rows := s.In[0].Dim(0) // at capacity, as the cost counts them
+	return seconds, float64(s.Cost.Flops) * float64(b.Tokens*b.TopK) / float64(rows), nil
+}
+
+// openProduct opens a program of copies of a step, with random data.
+func (b *bench) openProduct(s *graph.Step, copies int) (*graph.Exec, error) {
 	g := graph.New(s.Name)
 	inputs := map[*graph.Value]any{}
 	offsets, counts := b.data.groups(b.alignment)
@@ -58,7 +92,7 @@ func (b *bench) product(s *graph.Step) (seconds, flops float64, err error) {
 			case v.DType() == dtype.Float32:
 				inputs[in[i]] = slices.Repeat([]float32{0.5}, v.Elems())
 			default:
-				return 0, 0, graph.BadDType(o.Name, v.DType(), "bf16 or f32")
+				return nil, graph.BadDType(o.Name, v.DType(), "bf16 or f32")
 			}
 		}
 		for i, v := range graph.Apply(s.Op, in...) {
@@ -69,21 +103,18 @@ func (b *bench) product(s *graph.Step) (seconds, flops float64, err error) {
 	}
 	prog, err := g.Compile(b.dev, graph.Options{Streams: 1, NoFuse: true})
 	if err != nil {
-		return 0, 0, err
+		return nil, err
 	}
 	e, err := prog.Exec(nil)
 	if err != nil {
-		return 0, 0, err
+		return nil, err
 	}
-	defer func() { err = errors.Join(err, e.Close()) }()
 	for v, x := range inputs {
 		if err := e.Write(v, x); err != nil {
-			return 0, 0, err
+			return nil, errors.Join(err, e.Close())
 		}
 	}
-	took, err := b.time(e, copies)
-	rows := s.In[0].Dim(0) // at capacity, as the cost counts them
-	return took.Seconds(), float64(s.Cost.Flops) * float64(b.Tokens*b.TopK) / float64(rows), err
+	return e, nil
 }
 
 // randomData makes what is measured with: numbers of a normal distribution, and a routing.

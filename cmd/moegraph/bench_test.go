@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -22,7 +24,21 @@ func TestBench(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, stdout)
 		}
 	}
-	for _, args := range [][]string{{"-shape", "none"}, {"-rounds", "0"}, {"-device", "none"}} {
+	pages := t.TempDir()
+	status, stdout, stderr = call("bench", "-rounds", "2", "-alignment", "8", "-plans", "-pages", pages)
+	if status != exitOK || stderr != "" {
+		t.Fatalf("status %d, %s", status, stderr)
+	}
+	for _, want := range []string{"one stream:", "chosen by cost model:", "chosen by times:", "forced, at most 2:", "1.0000 of one stream", "simulated"} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("no %q in\n%s", want, stdout)
+		}
+	}
+	page, err := os.ReadFile(filepath.Join(pages, "tiny.html"))
+	if err != nil || !strings.Contains(string(page), "<h2>measured: ") {
+		t.Errorf("no measured times in the page, %v", err)
+	}
+	for _, args := range [][]string{{"-shape", "none"}, {"-rounds", "0"}, {"-tile", "128"}, {"-tile", "128x128x1"}, {"-device", "none"}} {
 		if status, _, stderr := call(append([]string{"bench"}, args...)...); status != exitFailed || !strings.Contains(stderr, args[0]) {
 			t.Errorf("%v: status %d, %s", args, status, stderr)
 		}

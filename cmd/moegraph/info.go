@@ -78,6 +78,11 @@ func writeBuild(out io.Writer) {
 		cache = "off"
 	}
 	fmt.Fprintf(w, "cache\t%s (compiled kernels; MOEGRAPH_CACHE names another folder, or off)\n", cache)
+	plans := graph.PlanDir()
+	if plans == "" {
+		plans = "off"
+	}
+	fmt.Fprintf(w, "plans\t%s (%s names a folder)\n", plans, graph.EnvPlans)
 }
 
 // writeOperators prints a line for each node of the command line and for each operator of graphs.

@@ -1,7 +1,8 @@
-// Command moegraph runs single nodes on files, plans and measures layers and says what this build can do.
+// Command moegraph runs single nodes on files, plans and measures layers, packs buffers and says what this build can do.
 //
 //	moegraph run NODE -in case.npz -out out.npz [-device host] [-set name=value ...]
 //	moegraph plan -shape mixtral -backward [-dot FILE] [-trace FILE] [-svg FILE]
+//	moegraph pack [-capacity N] FILE.csv
 //	moegraph bench -device cuda:0 [-shape NAME,...] [-times]
 //	moegraph info [-operators] [-markdown]
 //	moegraph env
@@ -85,7 +86,7 @@ Exit status: 0 done, 1 refused or failed, 2 wrong command line.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(newRun(), newPlan(), newBench(), newInfo(), newEnv())
+	root.AddCommand(newRun(), newPlan(), newPack(), newBench(), newInfo(), newEnv())
 	root.SetUsageTemplate(usageTemplate(root.UsageTemplate()))
 	return root
 }

@@ -140,7 +140,15 @@ func TestRun_Refuses(t *testing.T) {
 		{"plan topk", []string{"plan", "-topk", "9"}, exitFailed, "TopK: got 9"},
 		{"plan streams", []string{"plan", "-streams", "65"}, exitFailed, "-streams: got 65"},
 		{"plan number", []string{"plan", "-tokens", "many"}, exitUsage, "-tokens"},
+		{"plan device", []string{"plan", "-device", "plan:sm_1"}, exitFailed, `"plan:sm_1"`},
 		{"plan argument", []string{"plan", "mixtral"}, exitUsage, `"mixtral"`},
+		{"pack nothing", []string{"pack"}, exitUsage, "arg"},
+		{"pack two", []string{"pack", "a.csv", "b.csv"}, exitUsage, "arg"},
+		{"pack missing", []string{"pack", "nowhere.csv"}, exitFailed, "nowhere.csv"},
+		{"pack capacity", []string{"pack", "-capacity", "-1", in}, exitFailed, "-capacity: got -1"},
+		{"pack columns", []string{"pack", file("c.csv", []byte("id,size\n"))}, exitFailed, `column "lower": missing`},
+		{"pack number", []string{"pack", file("d.csv", []byte("id,lower,upper,size\na,0,1,many\n"))}, exitFailed, `line 2: column "size": got "many"`},
+		{"pack size", []string{"pack", file("e.csv", []byte("id,lower,upper,size\na,0,1,-1\n"))}, exitFailed, "size: got -1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			status, stdout, stderr := call(c.args...)
@@ -256,9 +264,44 @@ func TestPlan(t *testing.T) {
 		}
 	}
 	status, stdout, stderr := call("plan", "-experts", "4", "-topk", "1", "-hidden", "64", "-intermediate", "32", "-tokens", "10", "-compute", "f32",
-		"-alignment", "8", "-order", "sigmoid", "-no-fuse", "-streams", "1")
+		"-alignment", "8", "-order", "sigmoid", "-no-fuse", "-streams", "1", "-device", "plan:sm_90")
 	if status != exitOK || !strings.Contains(stdout, "f32 (<=10,64)") || strings.Contains(stdout, "bf16") {
 		t.Errorf("flags: status %d, %q\n%s", status, stderr, stdout)
+	}
+}
+
+// TestPlan_SaveAndLoad: a plan that was saved plans the same layer, and no other; a page is written; a limit holds.
+func TestPlan_SaveAndLoad(t *testing.T) {
+	dir := t.TempDir()
+	saved, page := filepath.Join(dir, "p.plan"), filepath.Join(dir, "p.html")
+	layer := []string{"plan", "-shape", "small", "-backward"}
+	status, first, stderr := call(append(layer, "-save", saved, "-html", page)...)
+	if status != exitOK || !strings.Contains(first, "wrote "+saved) {
+		t.Fatalf("status %d, %s", status, stderr)
+	}
+	table, _, _ := strings.Cut(first, "wrote ")
+	if status, again, stderr := call(append(layer, "-load", saved)...); status != exitOK || again != table {
+		t.Errorf("status %d, %s, another table:\n%s", status, stderr, again)
+	}
+	if b, err := os.ReadFile(page); err != nil || !bytes.HasPrefix(b, []byte("<!DOCTYPE html>")) {
+		t.Errorf("no page: %v", err)
+	}
+	if status, stdout, stderr := call(append(layer, "-max-workspace", "250000000")...); status != exitOK {
+		t.Errorf("status %d, %s%s", status, stdout, stderr)
+	}
+	for _, c := range []struct {
+		args  []string
+		names string
+	}{
+		{[]string{"plan", "-shape", "small", "-load", saved}, "another graph"},
+		{append(layer, "-load", page), "-load: "},
+		{append(layer, "-load", "nowhere"), "nowhere"},
+		{append(layer, "-max-workspace", "-1"), "-max-workspace: got -1"},
+		{append(layer, "-max-workspace", "1000"), "MaxWorkspace: got 1000 bytes, want at least"},
+	} {
+		if status, stdout, stderr := call(c.args...); status != exitFailed || stdout != "" || !strings.Contains(stderr, c.names) {
+			t.Errorf("%q: status %d, %q, %q", c.args, status, stdout, stderr)
+		}
 	}
 }
 
@@ -288,7 +331,7 @@ func TestInfo(t *testing.T) {
 
 // TestHelp: every command has help with an example, and shows flags with one dash.
 func TestHelp(t *testing.T) {
-	for _, path := range [][]string{{}, {"run"}, {"plan"}, {"info"}, {"run", "grouped-gemm"}, {"run", "dispatch"}} {
+	for _, path := range [][]string{{}, {"run"}, {"plan"}, {"pack"}, {"info"}, {"run", "grouped-gemm"}, {"run", "dispatch"}} {
 		status, stdout, stderr := call(append(path, "-h")...)
 		if status != exitOK || stderr != "" || !strings.Contains(stdout, "Examples:\n  moegraph") {
 			t.Errorf("%v: status %d, %q\n%s", path, status, stderr, stdout)
@@ -324,6 +367,7 @@ func TestCompletion(t *testing.T) {
 		{[]string{"run", "grouped-gemm", "-set", "gen"}, "generate_c=1"},
 		{[]string{"plan", "-shape", "mi"}, "mixtral"},
 		{[]string{"plan", "-compute", ""}, "f32"},
+		{[]string{"plan", "-device", ""}, "plan:sm_90"},
 	} {
 		if got := complete(c.args...); !slices.Contains(got, c.want) {
 			t.Errorf("%q: got %q, want %q among them", c.args, got, c.want)

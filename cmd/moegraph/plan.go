@@ -3,6 +3,9 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
+	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -10,6 +13,7 @@ import (
 	"github.com/moegraph/moegraph/dtype"
 	"github.com/moegraph/moegraph/graph"
 	"github.com/moegraph/moegraph/internal/atomicfile"
+	"github.com/moegraph/moegraph/internal/cudadev"
 	"github.com/moegraph/moegraph/internal/shapes"
 	"github.com/moegraph/moegraph/nodes"
 )
@@ -36,6 +40,9 @@ type planFlags struct {
 	backward, noFuse bool
 	device           string
 	dot, trace, svg  string
+	html             string
+	maxWorkspace     int64
+	save, load       string
 }
 
 func newPlan() *cobra.Command {
@@ -48,7 +55,7 @@ lie. Nothing is run and none of the layer's memory is taken, so layers of any si
 
 Shapes: ` + shapesText(),
 		Example: `  moegraph plan
-  moegraph plan -shape mixtral -backward -svg plan.svg
+  moegraph plan -shape mixtral -backward -device plan:sm_90 -html plan.html
   moegraph plan -experts 16 -topk 4 -hidden 512 -intermediate 256 -tokens 4096 -compute f32`,
 		Args: cobra.NoArgs,
 		RunE: action(func(cmd *cobra.Command, _ []string) error { return f.run(cmd) }),
@@ -67,11 +74,15 @@ Shapes: ` + shapesText(),
 	flags.IntVar(&f.capacity, "capacity", 0, "`rows` for all experts (default room for any routing)")
 	flags.BoolVar(&f.backward, "backward", false, "with the backward pass")
 	flags.IntVar(&f.streams, "streams", 0, "most streams to use, a `number` from 1 to 64 (default chosen)")
+	flags.Int64Var(&f.maxWorkspace, "max-workspace", 0, "most `bytes` for workspaces (default no limit)")
 	flags.BoolVar(&f.noFuse, "no-fuse", false, "keep every node as it was built")
-	addDevice(cmd, &f.device, "plan for")
+	addDevice(cmd, &f.device, "plan for", planDevices()...)
 	flags.StringVar(&f.dot, "dot", "", "write the graph as DOT, a `file`")
 	flags.StringVar(&f.trace, "trace", "", "write the simulated schedule as a trace for Perfetto, a `file`")
 	flags.StringVar(&f.svg, "svg", "", "write memory over time as a picture, a `file`")
+	flags.StringVar(&f.html, "html", "", "write graph, streams, memory and table as a page for a browser, a `file`")
+	flags.StringVar(&f.save, "save", "", "write the plan as text that -load reads, a `file`")
+	flags.StringVar(&f.load, "load", "", "use a plan that -save wrote, a `file`")
 	for name, values := range map[string][]string{
 		"shape": shapeNames(), "compute": {"bf16", "f16", "f32"}, "order": {"softmax_topk", "topk_softmax", "sigmoid"},
 	} {
@@ -89,7 +100,7 @@ func shapesText() string {
 }
 
 func (f *planFlags) run(cmd *cobra.Command) error {
-	dev, err := graph.Open(f.device)
+	dev, err := openToPlan(f.device)
 	if err != nil {
 		return fmt.Errorf("-device: %w", err)
 	}
@@ -101,7 +112,13 @@ func (f *planFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	prog, err := g.Compile(dev, graph.Options{Streams: f.streams, NoFuse: f.noFuse})
+	opt := graph.Options{Streams: f.streams, NoFuse: f.noFuse, MaxWorkspace: f.maxWorkspace}
+	if f.load != "" {
+		if opt.Plan, err = readPlan(f.load); err != nil {
+			return fmt.Errorf("-load: %w", err)
+		}
+	}
+	prog, err := g.Compile(dev, opt)
 	if err != nil {
 		return err
 	}
@@ -109,7 +126,7 @@ func (f *planFlags) run(cmd *cobra.Command) error {
 	for _, export := range []struct {
 		path  string
 		write func(io.Writer) error
-	}{{f.dot, prog.WriteDOT}, {f.trace, prog.WriteTrace}, {f.svg, prog.WriteSVG}} {
+	}{{f.dot, prog.WriteDOT}, {f.trace, prog.WriteTrace}, {f.svg, prog.WriteSVG}, {f.html, prog.WriteHTML}, {f.save, writePlan(prog)}} {
 		if export.path == "" {
 			continue
 		}
@@ -119,6 +136,51 @@ func (f *planFlags) run(cmd *cobra.Command) error {
 		fmt.Fprintf(cmd.OutOrStdout(), "wrote %s\n", export.path)
 	}
 	return nil
+}
+
+// planDevices names the GPUs that can be planned for where there is none.
+func planDevices() []string {
+	var names []string
+	for _, arch := range slices.Sorted(maps.Keys(cudadev.GPUs)) {
+		names = append(names, fmt.Sprintf("plan:sm_%d", arch))
+	}
+	return names
+}
+
+// openToPlan opens a device, or one that only plans.
+func openToPlan(name string) (graph.Device, error) {
+	rest, ok := strings.CutPrefix(name, "plan:")
+	if !ok {
+		return graph.Open(name)
+	}
+	for arch, gpu := range cudadev.GPUs {
+		if rest == fmt.Sprintf("sm_%d", arch) {
+			return cudadev.Plan{GPU: gpu}, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: got %q, want one of %s", graph.ErrDevice, name, strings.Join(planDevices(), ", "))
+}
+
+func readPlan(path string) (*graph.Plan, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	p := new(graph.Plan)
+	if err := p.UnmarshalText(text); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return p, nil
+}
+
+func writePlan(prog *graph.Program) func(io.Writer) error {
+	return func(w io.Writer) error {
+		text, err := prog.Plan().MarshalText()
+		if err == nil {
+			_, err = w.Write(text)
+		}
+		return err
+	}
 }
 
 // sizes returns the shape with the sizes that flags give.
@@ -165,6 +227,9 @@ func (f *planFlags) build(s shapes.Shape) (*graph.Graph, error) {
 	}
 	if f.streams < 0 || f.streams > 64 {
 		return nil, fmt.Errorf("-streams: got %d, want 1 to 64, or 0 for as many as pay", f.streams)
+	}
+	if f.maxWorkspace < 0 {
+		return nil, fmt.Errorf("-max-workspace: got %d, want at least 0", f.maxWorkspace)
 	}
 	if f.capacity < 0 {
 		return nil, fmt.Errorf("-capacity: got %d, want at least 0", f.capacity)

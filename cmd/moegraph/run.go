@@ -81,9 +81,10 @@ func newRunNode(n *runnode.Node) *cobra.Command {
 }
 
 // addDevice adds the flag -device with completion.
-func addDevice(cmd *cobra.Command, to *string, use string) {
-	cmd.Flags().StringVar(to, "device", "host", "the device to "+use+", by `name`: "+strings.Join(graph.Devices(), ", "))
-	must(cmd.RegisterFlagCompletionFunc("device", cobra.FixedCompletions(graph.Devices(), cobra.ShellCompDirectiveNoFileComp)))
+func addDevice(cmd *cobra.Command, to *string, use string, more ...string) {
+	names := append(graph.Devices(), more...)
+	cmd.Flags().StringVar(to, "device", "host", "the device to "+use+", by `name`: "+strings.Join(names, ", "))
+	must(cmd.RegisterFlagCompletionFunc("device", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp)))
 }
 
 // completeSet lists "name=" for every attribute, and "name=value" where the values are few.

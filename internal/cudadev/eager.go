@@ -79,6 +79,7 @@ type StepTime struct {
 	Name, Kind string
 	Stream     int
 	Time       time.Duration
+	Bytes      int64 // read and written, at capacity
 }
 
 // Times waits for the last replay and returns the time of each step. It takes Options.Debug.Eager or
@@ -96,12 +97,30 @@ func (r *Runner) Times() ([]StepTime, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%q: %w", s.Name, err)
 		}
-		times[i] = StepTime{s.Name, s.Op.Kind(), s.Stream, t}
+		times[i] = StepTime{s.Name, s.Op.Kind(), s.Stream, t, s.Cost.Bytes}
 	}
 	return times, nil
 }
 
-// PrintTimes writes the time of each step, and their sum.
+// Profile implements graph.Profiler.
+func (r *Runner) Profile() (graph.Profile, error) {
+	times, err := r.Times()
+	if err != nil {
+		return nil, err
+	}
+	p := make(graph.Profile, len(times))
+	for i, t := range times {
+		at, err := r.eager.start[0].Elapsed(r.eager.start[i]) // step 0 is on the origin stream, and starts first
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", t.Name, err)
+		}
+		start := float64(at) / float64(time.Microsecond)
+		p[i] = graph.StepTime{Name: t.Name, StartUS: start, EndUS: start + float64(t.Time)/float64(time.Microsecond)}
+	}
+	return p, nil
+}
+
+// PrintTimes writes the time of each step and the bytes that it reads and writes a second, and the sum of the times.
 func (r *Runner) PrintTimes(w io.Writer) error {
 	times, err := r.Times()
 	if err != nil {
@@ -109,7 +128,7 @@ func (r *Runner) PrintTimes(w io.Writer) error {
 	}
 	var sum time.Duration
 	for _, t := range times {
-		fmt.Fprintf(w, "    %9.1f us  stream %d  %-20s %s\n", float64(t.Time)/1e3, t.Stream, t.Kind, t.Name)
+		fmt.Fprintf(w, "    %9.1f us  %6.0f GB/s  stream %d  %-20s %s\n", float64(t.Time)/1e3, float64(t.Bytes)/float64(t.Time), t.Stream, t.Kind, t.Name)
 		sum += t.Time
 	}
 	fmt.Fprintf(w, "    %9.1f us  in all\n", float64(sum)/1e3)

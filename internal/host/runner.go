@@ -19,6 +19,9 @@ type runner struct {
 	stop    chan struct{}
 	joined  sync.WaitGroup // streams still running in this replay
 	exited  sync.WaitGroup
+	tasks   []*task   // in the order of issue
+	timed   bool      // time each step
+	began   time.Time // the last replay
 
 	mu  sync.Mutex
 	err error // the first error of this replay
@@ -27,25 +30,29 @@ type runner struct {
 // task is a step with its events. Each wait has a channel of its own: the earlier step puts in one
 // token, the later one takes it, so a replay leaves all channels empty, errors or not.
 type task struct {
-	name   string
+	step   string
+	name   string // in errors
 	run    func() error
 	waits  []chan struct{}
 	signal []chan struct{}
 	jitter *rand.Rand // nil: no sleep
+	start  time.Time  // of the last run, and its end; only in replays that are timed
+	end    time.Time
 }
 
 // Load implements graph.Device.
 func (Device) Load(p *graph.Program, calls []*graph.Call) (graph.Runner, error) {
-	r := &runner{streams: make([][]*task, max(1, p.Streams())), stop: make(chan struct{})}
+	r := &runner{streams: make([][]*task, max(1, p.Streams())), stop: make(chan struct{}), timed: p.Options().Debug.Eager}
 	steps := p.Steps()
 	tasks := make([]*task, len(steps))
+	r.tasks = tasks
 	for i, s := range steps {
 		op, ok := s.Op.(graph.HostOp)
 		if !ok {
 			return nil, Device{}.Check(s.Op)
 		}
 		calls[i].NewLoop = shared().newLoop
-		t := &task{name: s.Op.Kind() + fmt.Sprintf(" %q", s.Name), run: op.Host(calls[i])}
+		t := &task{step: s.Name, name: s.Op.Kind() + fmt.Sprintf(" %q", s.Name), run: op.Host(calls[i])}
 		if seed := p.Options().Debug.Jitter; seed != 0 {
 			t.jitter = rand.New(rand.NewPCG(seed, uint64(i)))
 		}
@@ -82,6 +89,9 @@ func (r *runner) serve(tasks []*task, start chan struct{}) {
 // Replay implements graph.Runner.
 func (r *runner) Replay() error {
 	r.err = nil
+	if r.timed {
+		r.began = time.Now()
+	}
 	r.joined.Add(len(r.start))
 	for _, c := range r.start {
 		c <- struct{}{}
@@ -100,15 +110,34 @@ func (r *runner) stream(tasks []*task) {
 		if t.jitter != nil {
 			time.Sleep(time.Duration(t.jitter.IntN(200)) * time.Microsecond)
 		}
+		if r.timed {
+			t.start = time.Now()
+		}
 		if !r.failed() {
 			if err := t.call(); err != nil {
 				r.fail(err)
 			}
 		}
+		if r.timed {
+			t.end = time.Now()
+		}
 		for _, c := range t.signal {
 			c <- struct{}{}
 		}
 	}
+}
+
+// Profile implements graph.Profiler.
+func (r *runner) Profile() (graph.Profile, error) {
+	if !r.timed || r.began.IsZero() {
+		return nil, fmt.Errorf("%w: no replay was timed: set Options.Debug.Eager, and replay", graph.ErrUsage)
+	}
+	us := func(t time.Time) float64 { return float64(t.Sub(r.began)) / float64(time.Microsecond) }
+	p := make(graph.Profile, len(r.tasks))
+	for i, t := range r.tasks {
+		p[i] = graph.StepTime{Name: t.step, StartUS: us(t.start), EndUS: us(t.end)}
+	}
+	return p, nil
 }
 
 // call runs the node; a panic in it becomes an error that names it.

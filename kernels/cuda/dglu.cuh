@@ -13,7 +13,7 @@
 template <class P>
 struct DGLU {
     static constexpr int kBlocks = ceil_div(P::N, 64);  // parts of a row
-    static constexpr bool kFast = sizeof(typename P::DCType) == 2 && sizeof(typename P::ActType) == 2;
+    static constexpr bool kFast = sizeof(typename P::DCType) == 2 && (!P::HasAct || sizeof(typename P::ActType) == 2);
 
     const float* prob;
     const float* beta;

@@ -7,6 +7,21 @@ using i64 = long long;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 
+// A number that is part of a type.
+template <int kValue>
+struct Int {
+    static constexpr int value = kValue;
+};
+
+// Calls f(Int<kFirst>{}), ..., f(Int<kLast-1>{}): a loop whose number is a constant in its body.
+template <int kFirst, int kLast, class F>
+__device__ __forceinline__ void repeat(F f) {
+    if constexpr (kFirst < kLast) {
+        f(Int<kFirst>{});
+        repeat<kFirst + 1, kLast>(f);
+    }
+}
+
 // Only the bits; arithmetic is in float.
 struct __align__(2) bf16 {
     unsigned short bits;

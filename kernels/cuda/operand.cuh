@@ -43,7 +43,8 @@ struct Source {
 //
 // Spec: T; kRows; kMajor; kLd, the distance ld where it is known at compile time, else 0; kVector, whether rows are multiples
 // of 16 bytes; kFull, whether every row exists; kUpRow, 0 or, for weights [gate; up], the distance from a gate row to its up
-// row: the tile then alternates 32 gate and 32 up. kTailed: the reduction may end inside a block.
+// row: the tile then alternates 32 gate and 32 up. kTailed: the reduction may end inside a block, whose rest is made zero.
+// Rows that do not exist stay whatever the slot held: they meet only outputs that nobody keeps.
 template <class Spec, int kThreads, bool kTailed>
 struct Loader {
     using T = typename Spec::T;
@@ -58,6 +59,9 @@ struct Loader {
     const T* from;
     i64 ld;
     int extent;
+
+    // Where in a tile pass 0 of this thread lies.
+    static __device__ __forceinline__ u32 place() { return kLines ? chunk_offset(line(), chunk()) : place(0); }
 
     static __device__ __forceinline__ int line() { return threadIdx.x / kChunks; }
     static __device__ __forceinline__ int chunk() { return threadIdx.x % kChunks; }
@@ -76,34 +80,36 @@ struct Loader {
         extent = s.extent - static_cast<int>(outer);
     }
 
-    // Copies one pass of the current block to the tile at to. left is what remains of the reduction.
+    // Copies one pass of the current block; to: place() in the slot's tile; left: what remains of the reduction, 0 for nothing
+    // to copy.
     __device__ __forceinline__ void copy(u32 to, int pass, int left) const {
         const int step = pass * kStride;
-        const T* source;
-        int n;  // elements of this chunk that exist
-        if constexpr (kLines) {
-            source = from + mapped(step) * distance();
-            n = kTailed ? clamp_of(left - chunk() * kChunk, 0, kChunk) : kChunk;
-            n = Spec::kFull || step < extent ? n : 0;
-            to += chunk_offset(line(), chunk()) + step * 128;
-        } else {
-            source = from + step * distance();
-            n = Spec::kFull ? kChunk : clamp_of(extent, 0, kChunk);
-            n = !kTailed || line() + step < left ? n : 0;
-            to += chunk() / 8 * (kBlock * 128) + chunk_offset(line() + step, chunk() % 8);
+        to += kStride % 8 == 0 ? step * 128 : place(step) - place(0);  // eight lines keep the swizzle
+        const T* source = from + (kLines ? mapped(step) : step) * distance();
+        const bool exists = Spec::kFull || (kLines ? step < extent : extent > 0);
+        int n = kChunk;  // elements of this chunk that the reduction has
+        if constexpr (kTailed) {
+            n = kLines ? clamp_of(left - chunk() * kChunk, 0, kChunk) : line() + step < left ? kChunk : 0;
         }
         if constexpr (!Spec::kVector) {
-            gather(to, source, n);
-        } else if constexpr (Spec::kFull && !kTailed) {
-            ptx::cp_async16(to, source);
+            if (left > 0) {
+                gather(to, source, !exists ? 0 : kLines ? n : min_of(n, extent));
+            }
+        } else if constexpr (kTailed) {
+            ptx::cp_async16_zero(left > 0, to, source, exists ? n * static_cast<int>(sizeof(T)) : 0);
         } else {
-            ptx::cp_async16(to, source, n * static_cast<int>(sizeof(T)));
+            ptx::cp_async16(left > 0 && exists, to, source);
         }
     }
 
     __device__ __forceinline__ void advance() { from += kLines ? static_cast<i64>(kBlock) : kBlock * distance(); }
 
 private:
+    // That of a pass `step` lines later, with kOuter.
+    static __device__ __forceinline__ u32 place(int step) {
+        return chunk() / 8 * (kBlock * 128) + chunk_offset(line() + step, chunk() % 8);
+    }
+
     // Rows of any width: element by element, complete at once.
     static __device__ __forceinline__ void gather(u32 to, const T* source, int n) {
         union {

@@ -36,24 +36,30 @@ struct Feeder {
     LoaderA a;
     LoaderB b;
     int next, left;  // the tile after the current one; what remains of the current reduction, 0 when all work is done
-    u32 base, slot;
+    u32 last;        // the last slot
+    u32 to_a, to_b;  // where this thread's first copies of the next block go
 
-    __device__ __forceinline__ Feeder(const Work& w, u32 slots) : work(w), next(blockIdx.x), base(slots), slot(slots) { find(); }
+    __device__ __forceinline__ Feeder(const Work& w, u32 slots)
+        : work(w), next(blockIdx.x), last(slots + (Spec::kStages - 1) * S::kSlotBytes), to_a(slots + LoaderA::place()),
+          to_b(slots + S::kTileBytesA + LoaderB::place()) {
+        find();
+    }
 
-    __device__ __forceinline__ void issue(int quarter) {
-        if (left > 0) {
+    template <int kQuarter>
+    __device__ __forceinline__ void issue() {
 #pragma unroll
-            for (int i = 0; i < LoaderA::kPasses / 4; i++) {
-                a.copy(slot, quarter * (LoaderA::kPasses / 4) + i, left);
-            }
-#pragma unroll
-            for (int i = 0; i < LoaderB::kPasses / 4; i++) {
-                b.copy(slot + S::kTileBytesA, quarter * (LoaderB::kPasses / 4) + i, left);
-            }
+        for (int i = 0; i < LoaderA::kPasses / 4; i++) {
+            a.copy(to_a, kQuarter * (LoaderA::kPasses / 4) + i, left);
         }
-        if (quarter == 3) {
+#pragma unroll
+        for (int i = 0; i < LoaderB::kPasses / 4; i++) {
+            b.copy(to_b, kQuarter * (LoaderB::kPasses / 4) + i, left);
+        }
+        if constexpr (kQuarter == 3) {
             ptx::cp_async_commit();
-            slot = slot == base + (Spec::kStages - 1) * S::kSlotBytes ? base : slot + S::kSlotBytes;
+            const int by = to_a >= last ? -(Spec::kStages - 1) * S::kSlotBytes : S::kSlotBytes;
+            to_a += by;
+            to_b += by;
             if (left > S::kBlock) {
                 left -= S::kBlock;
                 a.advance();
@@ -64,11 +70,8 @@ struct Feeder {
         }
     }
 
-    __device__ __forceinline__ void issue() {
-#pragma unroll
-        for (int quarter = 0; quarter < 4; quarter++) {
-            issue(quarter);
-        }
+    __device__ __forceinline__ void issue_all() {
+        repeat<0, 4>([&](auto quarter) { issue<decltype(quarter)::value>(); });
     }
 
 private:
@@ -103,14 +106,14 @@ __device__ __forceinline__ void multiply_tiles(unsigned char* slots, const Work&
 
     Feeder<Spec, Work> feeder(work, base);
     for (int i = 0; i < Spec::kStages - 1; i++) {
-        feeder.issue();
+        feeder.issue_all();
     }
     ptx::cp_async_wait<Spec::kStages - 2>();
     __syncthreads();
     if constexpr (Warp::kFragments) {
-        feeder.issue(0);
+        feeder.template issue<0>();
     } else {
-        feeder.issue();
+        feeder.issue_all();
     }
 
     for (int index = blockIdx.x; index < work.tiles(); index += gridDim.x) {
@@ -132,25 +135,25 @@ __device__ __forceinline__ void multiply_tiles(unsigned char* slots, const Work&
         if constexpr (Warp::kFragments) {
             if (idle) {
                 for (int block = 0; block < blocks; block++) {
-                    feeder.issue(1);
-                    feeder.issue(2);
-                    feeder.issue(3);
+                    feeder.template issue<1>();
+                    feeder.template issue<2>();
+                    feeder.template issue<3>();
                     freed();
-                    feeder.issue(0);
+                    feeder.template issue<0>();
                 }
             } else {
                 typename Warp::Fragments fragments[2];
                 product.load(fragments[0], slot, slot + S::kTileBytesA, 0);
                 for (int block = 0; block < blocks; block++) {
-#pragma unroll
-                    for (int step = 0; step < 4; step++) {
-                        if (step == 3) {
+                    repeat<0, 4>([&](auto number) {
+                        constexpr int kStep = decltype(number)::value, kNext = (kStep + 1) % 4;
+                        if constexpr (kStep == 3) {
                             freed();
                         }
-                        product.load(fragments[(step + 1) % 2], slot, slot + S::kTileBytesA, (step + 1) % 4);
-                        feeder.issue((step + 1) % 4);
-                        Warp::multiply(acc, fragments[step % 2]);
-                    }
+                        product.load(fragments[kNext % 2], slot, slot + S::kTileBytesA, kNext);
+                        feeder.template issue<kNext>();
+                        Warp::multiply(acc, fragments[kStep % 2]);
+                    });
                 }
             }
         } else {
@@ -162,7 +165,7 @@ __device__ __forceinline__ void multiply_tiles(unsigned char* slots, const Work&
                     }
                 }
                 freed();
-                feeder.issue();
+                feeder.issue_all();
             }
         }
         epilogue(tile, warp_m, warp_n, acc);

@@ -19,16 +19,19 @@ __device__ __forceinline__ u32 shared_address(const void* p) {
     return static_cast<u32>(__cvta_generic_to_shared(p));
 }
 
-// 9.7.9.25.3 cp.async (sm_80): 16 bytes from global to shared memory, past L1. Complete for the issuing thread
-// after a wait on its group, for others after a barrier that follows.
-__device__ __forceinline__ void cp_async16(u32 dst, const void* src) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
+// 9.7.9.25.3 cp.async (sm_80): 16 bytes from global to shared memory, around L1, if wanted; else the destination stays as
+// it is. Complete for the issuing thread after a wait on its group, for others after a barrier that follows.
+__device__ __forceinline__ void cp_async16(bool wanted, u32 dst, const void* src) {
+    asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p cp.async.cg.shared.global.L2::128B [%0], [%1], 16;}" ::"r"(dst), "l"(src),
+                 "r"(static_cast<u32>(wanted))
+                 : "memory");
 }
 
-// The same for the first bytes (0 to 16) of the source; the rest of the destination becomes zero. With 0 the source
-// is not read.
-__device__ __forceinline__ void cp_async16(u32 dst, const void* src, u32 bytes) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes) : "memory");
+// The first bytes (0 to 16) of the source; the rest of the destination becomes zero. With 0 the source is not read.
+__device__ __forceinline__ void cp_async16_zero(bool wanted, u32 dst, const void* src, u32 bytes) {
+    asm volatile("{.reg .pred p; setp.ne.u32 p, %3, 0; @p cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;}" ::"r"(dst), "l"(src),
+                 "r"(bytes), "r"(static_cast<u32>(wanted))
+                 : "memory");
 }
 
 // Closes the group of the copies issued since the last commit; it may be empty.

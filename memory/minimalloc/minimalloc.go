@@ -45,6 +45,7 @@ func Read(r io.Reader) (*File, error) {
 		return nil, fmt.Errorf("minimalloc: no header row: %w", ErrFormat)
 	}
 	f := &File{header: records[0], rows: records[1:]}
+	f.header[0] = strings.TrimPrefix(f.header[0], "\ufeff") // a mark that some editors put first
 	column := map[string]int{}
 	inclusive := int64(0)
 	for i, title := range f.header {

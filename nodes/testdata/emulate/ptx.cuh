@@ -12,7 +12,8 @@ using namespace emulate;
 inline unsigned char* dynamic_shared() { return machine.shared; }
 inline u32 shared_address(const void* p) { return static_cast<u32>(static_cast<const unsigned char*>(p) - machine.shared); }
 
-inline void cp_async16(u32 dst, const void* src, u32 bytes) {
+inline void cp_async16_zero(bool wanted, u32 dst, const void* src, u32 bytes) {
+    if (!wanted) return;
     check_shared(dst, 16, 16);
     if (bytes > 16) fail("cp.async of more than 16 bytes");
     if (reinterpret_cast<uintptr_t>(src) % 16 != 0) fail("cp.async from an address that is not aligned");
@@ -24,7 +25,7 @@ inline void cp_async16(u32 dst, const void* src, u32 bytes) {
     }
     do_copy(c);
 }
-inline void cp_async16(u32 dst, const void* src) { cp_async16(dst, src, 16); }
+inline void cp_async16(bool wanted, u32 dst, const void* src) { cp_async16_zero(wanted, dst, src, 16); }
 inline void cp_async_commit() { machine.current->groups.emplace_back(); }
 template <int kPending>
 void cp_async_wait() {

@@ -1,0 +1,5 @@
+//go:build race
+
+package cudadev_test
+
+const raceEnabled = true
