@@ -87,6 +87,9 @@ func (l *Layer) site(nodes []*gorgonia.Node) (*site, error) {
 			s.dt = n.Dtype()
 		}
 	}
+	if s.g == nil {
+		return nil, graph.Misuse("nodes", "constants alone", "a node of a graph")
+	}
 	if s.dt == (tensor.Dtype{}) {
 		s.dt = tensor.Float32 // of the output, where there are only ids
 	}

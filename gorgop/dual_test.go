@@ -98,7 +98,7 @@ func TestLayer_TwoLayersTwoGraphs(t *testing.T) {
 	z := small
 	a, _ := newLayer(t, z, Config{})
 	vars := graph.NewVars(99)
-	b, err := MoE(open(t), vars, z.rows, z.hidden, z.moe(), 0, 0, Config{})
+	b, err := MoE(open(t), vars, z.rows, z.moe(), Config{})
 	must(t, err)
 	cleanup(t, b, vars)
 	apply := func(l *Layer, x *G.Node) (*G.Node, G.Nodes) {

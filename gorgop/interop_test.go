@@ -131,15 +131,31 @@ func TestLayer_Refuses(t *testing.T) {
 	if _, err := l.Weights(g, tensor.Int); !errors.Is(err, graph.ErrDType) {
 		t.Errorf("weights of ints: %v", err)
 	}
+	other := graph.NewVars(5)
+	same, err := MoE(open(t), other.Scope("moe"), z.rows, z.moe(), Config{})
+	must(t, err)
+	cleanup(t, same, other)
+	if _, err := same.Weights(g, tensor.Float32); !errors.Is(err, graph.ErrUsage) || !strings.Contains(err.Error(), "moe/router") {
+		t.Errorf("another layer with the same names: %v", err)
+	}
+	if _, err := l.Weights(g, tensor.Float64); !errors.Is(err, graph.ErrDType) {
+		t.Errorf("the same weights in another type: %v", err)
+	}
+	if again, err := l.Weights(g, tensor.Float32); err != nil || again[0] != ws[0] || len(again) != len(ws) {
+		t.Errorf("the weights once more: %v, %v", again, err)
+	}
 	if err := l.Store(ws[:1]); !errors.Is(err, graph.ErrUsage) {
 		t.Errorf("Store of one node: %v", err)
 	}
 	dev := open(t)
-	if _, err := MoE(dev, vars.Scope("other"), 8, 16, nodes.MoE{Experts: 2, TopK: 3, Intermediate: 32}, 0, 0, Config{}); !errors.Is(err, graph.ErrShape) {
+	if _, err := MoE(dev, vars.Scope("other"), 8, nodes.MoE{Experts: 2, TopK: 3, Hidden: 16, Intermediate: 32}, Config{}); !errors.Is(err, graph.ErrShape) {
 		t.Errorf("more chosen than there are: %v", err)
 	}
-	if _, err := MoE(dev, vars.Scope("third"), 8, 16, nodes.MoE{Experts: 2, TopK: 1, Intermediate: 32}, 0, 0, Config{Optimizer: func(*graph.Grads) {}}); !errors.Is(err, graph.ErrUsage) {
+	if _, err := MoE(dev, vars.Scope("third"), 8, nodes.MoE{Experts: 2, TopK: 1, Hidden: 16, Intermediate: 32}, Config{Optimizer: func(*graph.Grads) {}}); !errors.Is(err, graph.ErrUsage) {
 		t.Errorf("an optimizer with node weights: %v", err)
+	}
+	if _, err := MoE(dev, vars.Scope("fourth"), 8, nodes.MoE{Experts: 2, TopK: 1, Intermediate: 32}, Config{}); !errors.Is(err, graph.ErrShape) {
+		t.Errorf("no width: %v", err)
 	}
 	if _, err := FromProgram(nil, "y", nil, Config{}); !errors.Is(err, graph.ErrUsage) {
 		t.Errorf("no Program: %v", err)
@@ -277,5 +293,27 @@ func TestLayer_UnbindAll(t *testing.T) {
 			must(t, tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(z.rows, z.hidden)).Memset(float32(1e9)))
 		}
 		vm.Close()
+	}
+}
+
+// TestLayer_BFloat16Border: a Program whose inputs are bf16 takes and gives float32, rounded at the border.
+func TestLayer_BFloat16Border(t *testing.T) {
+	g := graph.New("low")
+	x := g.Input("x", dtype.BFloat16, graph.UpTo(4), 2)
+	l, err := New(open(t), nil, nodes.Scale(x, 2), Config{})
+	must(t, err)
+	cleanup(t, l, nil)
+	h := G.NewGraph()
+	xn := G.NewMatrix(h, tensor.Float32, G.WithShape(1, 2), G.WithName("x"),
+		G.WithValue(tensor.New(tensor.WithShape(1, 2), tensor.WithBacking([]float32{1 + 1.0/256 + 1.0/1024, 3}))))
+	y, err := l.Apply(xn)
+	must(t, err)
+	out, grads := once(t, false, y, xn)
+	if out[0] != 2*(1+1.0/128) || out[1] != 6 {
+		t.Errorf("got %v, want [2.015625 6]", out)
+	}
+	// The mean of two squares: the gradient of y is y, which has few bits.
+	if grads[0][0] != 2*out[0] || grads[0][1] != 12 {
+		t.Errorf("gradient: got %v", grads[0])
 	}
 }

@@ -23,7 +23,7 @@ type sizes struct{ rows, in, hidden, inner, experts, topK, out int }
 var small = sizes{rows: 24, in: 8, hidden: 16, inner: 32, experts: 4, topK: 2, out: 3}
 
 func (z sizes) moe() nodes.MoE {
-	return nodes.MoE{Experts: z.experts, TopK: z.topK, Intermediate: z.inner, Compute: dtype.Float32}
+	return nodes.MoE{Experts: z.experts, TopK: z.topK, Hidden: z.hidden, Intermediate: z.inner, Compute: dtype.Float32}
 }
 
 func must(t testing.TB, err error) {
@@ -159,7 +159,7 @@ func withLayer(t testing.TB, l *Layer, z sizes, dt tensor.Dtype, rows int) *mode
 func newLayer(t testing.TB, z sizes, cfg Config) (*Layer, *graph.Vars) {
 	t.Helper()
 	vars := graph.NewVars(7)
-	l, err := MoE(open(t), vars.Scope("moe"), z.rows, z.hidden, z.moe(), 0, 0, cfg)
+	l, err := MoE(open(t), vars.Scope("moe"), z.rows, z.moe(), cfg)
 	must(t, err)
 	cleanup(t, l, vars)
 	return l, vars

@@ -21,7 +21,8 @@ func dtypeFor(in *graph.Value, floats tensor.Dtype) (tensor.Dtype, error) {
 	case dt == dtype.Uint8:
 		return tensor.Byte, nil
 	default:
-		return tensor.Dtype{}, fmt.Errorf("input %q: %w", in.Name(), graph.BadDType("input", dt, "f64, f32, f16, bf16, int32, int64 or uint8: gorgonia has no other"))
+		err := graph.BadDType("input", dt, "f64, f32, f16, bf16, int32, int64 or uint8: gorgonia has no other")
+		return tensor.Dtype{}, fmt.Errorf("input %q: %w", in.Name(), err)
 	}
 }
 

@@ -143,7 +143,8 @@ func (h *halves) copyForward() {
 	}
 	for _, p := range h.d.Free {
 		own := src.own(p)
-		in := c.g.Input(p.variable.name, p.dt, p.shape...)
+		in := &Value{g: c.g, name: p.variable.name, kind: Input, dt: p.dt, shape: p.shape}
+		c.g.inputs = append(c.g.inputs, in)
 		c.copies[own] = in
 		h.res.In = append(h.res.In, in)
 	}

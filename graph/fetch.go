@@ -43,10 +43,14 @@ func (e *Exec) Fetch(v *Value) (*Fetched, error) {
 	if err != nil {
 		return nil, err
 	}
-	if v.variable != nil && e.async != nil {
+	if v.variable != nil {
 		// Other Execs may update it: after those that have, before those that will.
-		if err := e.store.issued.order(e.async, false); err != nil {
-			return nil, err
+		e.store.replay.RLock()
+		defer e.store.replay.RUnlock()
+		if e.async != nil {
+			if err := e.store.issued.order(e.async, false); err != nil {
+				return nil, err
+			}
 		}
 	}
 	f := &Fetched{v: v, shape: t.Shape, width: t.Width(), rows: -1}

@@ -129,7 +129,8 @@ func (t Training[B]) check() error {
 	case t.Batches == nil || t.Write == nil:
 		return Misuse("Batches, Write", "none", "an iterator of batches, and what writes one")
 	case t.Step < 0 || t.Max < 0 || t.MetricsEvery < 0 || t.Checkpoint.Every < 0:
-		return Misuse("Step, Max, MetricsEvery, Checkpoint.Every", fmt.Sprint(t.Step, t.Max, t.MetricsEvery, t.Checkpoint.Every), "0 or more")
+		return Misuse("Step, Max, MetricsEvery, Checkpoint.Every",
+			fmt.Sprint(t.Step, t.Max, t.MetricsEvery, t.Checkpoint.Every), "0 or more")
 	case t.Checkpoint.Path != "" && t.Checkpoint.Vars == nil:
 		return Misuse("Checkpoint.Vars", "none", "the variables to save to %s", t.Checkpoint.Path)
 	case len(t.Metrics) > 0 && t.OnMetrics == nil:

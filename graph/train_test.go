@@ -102,54 +102,90 @@ func TestTraining(t *testing.T) {
 	}
 }
 
-// TestTraining_DoesNotStall: reading metrics waits for no replay. The device is slow; all steps but the last few
-// are issued long before it is done.
+// patience is how long a test waits for what must happen.
+const patience = 20 * time.Second
+
+// TestTraining_DoesNotStall: reading metrics waits for no replay. The device begins with the first when the last is
+// written.
 func TestTraining_DoesNotStall(t *testing.T) {
-	const pause = 20 * time.Millisecond
-	tr := newTrainee(t, newAsyncDevice(t, pause))
+	const steps = 6
+	last := make(chan struct{})
+	dev := newAsyncDevice(t, 0)
+	dev.Before = func() {
+		select {
+		case <-last:
+		case <-time.After(patience):
+			t.Error("the steps are not issued while the first one waits")
+		}
+	}
+	tr := newTrainee(t, dev)
 	var made atomic.Int64
-	run := tr.training(ones(6, &made))
+	run := tr.training(ones(steps, &made))
 	run.Metrics = []*graph.Value{tr.old}
 	reports := 0
 	run.OnMetrics = func(graph.Metrics) error { reports++; return nil }
-	var issued time.Duration
-	began := time.Now()
-	write := run.Write
+	write, written := run.Write, 0
 	run.Write = func(e *graph.Exec, b []float32) error {
-		issued = time.Since(began)
+		if written++; written == steps {
+			close(last)
+		}
 		return write(e, b)
 	}
-	steps, err := run.Run(t.Context())
+	got, err := run.Run(t.Context())
 	check(t, err)
-	all := time.Since(began)
-	if steps != 6 || reports != 6 {
-		t.Errorf("got %d steps and %d reports, want 6", steps, reports)
-	}
-	if all < 6*pause || issued > all/2 {
-		t.Errorf("the last batch was written after %v of %v: something waits for replays", issued, all)
+	if got != steps || reports != steps {
+		t.Errorf("got %d steps and %d reports, want %d", got, reports, steps)
 	}
 }
 
-// TestTraining_Prefetches: the next batch is made while a replay runs.
+// gateOp is y = x, when somebody opens the gate.
+type gateOp struct{ gate chan struct{} }
+
+func (gateOp) Kind() string                                  { return "test_gate" }
+func (gateOp) Operands() []graph.Operand                     { return []graph.Operand{{Name: "x"}} }
+func (gateOp) Outputs() []string                             { return []string{"y"} }
+func (gateOp) Infer(in []*graph.Value) ([]graph.Spec, error) { return []graph.Spec{in[0].Spec()}, nil }
+
+func (o gateOp) Host(c *graph.Call) func() error {
+	return func() error {
+		select {
+		case <-o.gate:
+			return nil
+		case <-time.After(patience):
+			return errors.New("no batch is made while the replay runs")
+		}
+	}
+}
+
+// TestTraining_Prefetches: the next batch is made while a replay runs, which ends when it is.
 func TestTraining_Prefetches(t *testing.T) {
-	const pause = 20 * time.Millisecond
-	g := graph.New("slow")
+	const steps = 10
+	op := gateOp{make(chan struct{})}
+	g := graph.New("gate")
 	x := g.Input("x", dtype.Float32, 1)
-	g.Output("y", graph.Apply(copyOp{Pause: pause}, x)[0])
+	g.Output("y", graph.Apply(op, x)[0])
 	e := openOn(t, host(t), g, nil)
 	batches := func(yield func([]float32, error) bool) {
-		for range 10 {
-			time.Sleep(pause)
-			if !yield([]float32{1}, nil) {
+		for i := range steps + 1 {
+			if i > 0 {
+				select {
+				case op.gate <- struct{}{}: // a replay takes it
+				case <-time.After(patience):
+					t.Error("no replay runs while a batch is made")
+				}
+			}
+			if i < steps && !yield([]float32{1}, nil) {
 				return
 			}
 		}
 	}
-	began := time.Now()
-	_, err := graph.Training[[]float32]{Exec: e, Batches: batches, Write: func(e *graph.Exec, b []float32) error { return e.Write(x, b) }}.Run(t.Context())
+	got, err := graph.Training[[]float32]{
+		Exec: e, Batches: batches,
+		Write: func(e *graph.Exec, b []float32) error { return e.Write(x, b) },
+	}.Run(t.Context())
 	check(t, err)
-	if d := time.Since(began); d > 16*pause {
-		t.Errorf("10 batches and 10 replays of %v each took %v, want about 11", pause, d)
+	if got != steps {
+		t.Errorf("got %d steps, want %d", got, steps)
 	}
 }
 
