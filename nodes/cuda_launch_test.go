@@ -14,7 +14,7 @@ import (
 
 // hostOnly are the operators that have host code and no kernel, and why.
 var hostOnly = map[string]string{
-	"quantize": noScaledKernel, "dequantize": noScaledKernel, "grouped_gemm_quant": noScaledKernel, "grouped_gemm_glu_quant": noScaledKernel,
+	"grouped_gemm_quant": noScaledKernel, "grouped_gemm_glu_quant": noScaledKernel,
 	"grouped_gemm_dglu_quant": noScaledKernel, "wgrad_quant": noScaledKernel,
 }
 

@@ -132,6 +132,8 @@ type emulation struct {
 	want func(i int) bool // whether output i is asked for; nil: all
 	sum  int              // length of the sums, for the tolerance
 	gpu  int              // of testGPUs
+	// exact: outputs agree in every byte, not within a tolerance
+	exact bool
 }
 
 func newEmulation(seed uint64) *emulation {
@@ -309,6 +311,10 @@ func (a *arena) launch(t *testing.T, e *emulator, launches []graph.Launch, late 
 				}
 			case int32:
 				fmt.Fprintf(&job, " i%d", uint32(x))
+			case uint32:
+				fmt.Fprintf(&job, " i%d", x)
+			case float32:
+				fmt.Fprintf(&job, " i%d", math.Float32bits(x))
 			case int64:
 				fmt.Fprintf(&job, " i%d", uint64(x))
 			default:
@@ -360,6 +366,14 @@ func (a *arena) untouched(t *testing.T, got []byte, c *graph.Call, d *graph.Kern
 // of a sum in another order and one rounding.
 func (m *emulation) check(t *testing.T, name string, want *graph.Tensor, got []byte) {
 	t.Helper()
+	if m.exact || want.DType.Bits() <= 8 {
+		for i, b := range want.Data {
+			if got[i] != b {
+				t.Fatalf("%s: byte %d of %v: got %#x, want %#x", name, i, want.Shape, got[i], b)
+			}
+		}
+		return
+	}
 	n := len(want.Data) * 8 / want.DType.Bits()
 	x, y := make([]float32, n), make([]float32, n)
 	must(t, dtype.Convert(dtype.Float32, bytesOf(x), want.DType, want.Data))
