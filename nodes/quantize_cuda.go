@@ -139,7 +139,7 @@ func (o dequantize) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 		each = 1
 	}
 	const rowsPerThread = 8
-	blocks := strided(c.GPU, batches*tiles(rows, rowsPerThread)*tiles(cols, 8), blockThreads, elementwiseBlocks)
+	blocks := strided(c.GPU, batches*tiles(rows, rowsPerThread)*tiles(cols, 8), blockThreads, rowBlocks)
 	return []graph.Launch{launchOf("dequantize", "dequantize.cuh", p, blocks, blockThreads,
 		ptr(y), ptr(x), ptr(sf), ptr(scale), graph.Count{T: y}, int64(rows), int32(cols), int32(batches), each)}, nil
 }

@@ -1,5 +1,5 @@
 // y = code * factor (* global_scale), rounded once. A thread takes eight columns of eight rows, whose factors are one for
-// each row, or with blocks down the columns one for each column. Launch: 256 threads, 4 blocks a multiprocessor; the grid
+// each row, or with blocks down the columns one for each column. Launch: 256 threads, 3 blocks a multiprocessor; the grid
 // strides.
 //
 // Params: ValueType, FactorType, YType, Vec, Down (blocks down the columns), Scaled, Vector (rows are multiples of 8 columns).
@@ -21,7 +21,7 @@ template <class To> __device__ __forceinline__ float times_once(float x, float y
     return __uint_as_float(fabs(exact) > fabs((double)p) ? b + 1 : b - 1);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 4)
+extern "C" __global__ void __launch_bounds__(256, 3)
     dequantize(void* y, const void* x, const u8* sf, const float* scale, const int* count, i64 rows, int cols, int batches, int scale_each) {
     constexpr int kRows = 8;
     const i64 in_use = rows_in_use(count, rows), runs = div_up(in_use, kRows), chunks = div_up(cols, 8);
