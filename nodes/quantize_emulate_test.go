@@ -4,6 +4,7 @@ package nodes
 
 import (
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/moegraph/moegraph/dtype"
@@ -97,4 +98,85 @@ func quantCases() (all []quantCase) {
 			[]*graph.Value{hostile(m, dtype.BFloat16, 2, 40, 72), nil, nil, nil, m.value("scale", dtype.Float32, []float32{0.3, 7}, 2), nil}
 	})
 	return all
+}
+
+// TestEmulate_Codec converts every code, and every bf16 number with its neighbours and others at random.
+func TestEmulate_Codec(t *testing.T) {
+	e := newEmulator(t)
+	for _, dt := range []dtype.DType{dtype.BFloat16, dtype.Float16, dtype.E4M3, dtype.E5M2, dtype.E2M1, dtype.E8M0} {
+		t.Run("encode/"+dt.String(), func(t *testing.T) {
+			m := newEmulation(1)
+			m.exact = true
+			var x []float32
+			for i := range uint32(1 << 16) {
+				x = append(x, math.Float32frombits(i<<16), math.Float32frombits(i<<16+1), math.Float32frombits(i<<16-1), math.Float32frombits(m.rand.Uint32()))
+			}
+			m.run(t, e, encode{To: dt}, m.value("x", dtype.Float32, x, len(x)/2, 2))
+		})
+		t.Run("decode/"+dt.String(), func(t *testing.T) {
+			m := newEmulation(1)
+			m.exact = true
+			x := m.g.Input("x", dt, 129, 510)
+			m.data[x] = make([]byte, dt.Bytes(129*510))
+			for i := range m.data[x] {
+				m.data[x][i] = byte(i)
+				if dt.Bits() == 16 {
+					m.data[x][i] = byte(i / 2 >> (i % 2 * 8))
+				}
+			}
+			m.run(t, e, decode{}, x)
+		})
+	}
+}
+
+// TestEmulate_Dequantize multiplies every code by every factor, with blocks along both axes.
+func TestEmulate_Dequantize(t *testing.T) {
+	e := newEmulator(t)
+	for i, f := range allBlockFormats {
+		for _, axis := range []Axis{AlongRow, AlongCol} {
+			to := []dtype.DType{dtype.BFloat16, dtype.Float16, dtype.Float32}[(i+int(axis))%3]
+			t.Run(fmt.Sprintf("%s/%s/%s", f, axis, to), func(t *testing.T) {
+				m := newEmulation(1)
+				m.exact = true
+				bytesOf := func(name string, dt dtype.DType, b func(i int) byte, dims ...int) *graph.Value {
+					v := m.g.Input(name, dt, dims...)
+					m.data[v] = make([]byte, dt.Bytes(v.Elems()))
+					for i := range m.data[v] {
+						m.data[v][i] = b(i)
+					}
+					return v
+				}
+				const n = 256
+				layout := factorLayout(n, n, f)
+				factor := make([]byte, layout.Bytes())
+				for r := range n {
+					for c := range layout.Cols {
+						factor[layout.Index(0, r, c)] = byte(r)
+					}
+				}
+				row := f.Values().Bytes(n)
+				x := bytesOf("x", f.Values(), func(i int) byte { return map[Axis]byte{AlongRow: byte(i), AlongCol: byte(i / row)}[axis] }, n, n)
+				sf := bytesOf("sf", f.Factor(), func(i int) byte { return factor[i] }, len(factor))
+				m.run(t, e, dequantize{Format: f, Axis: axis, Y: to}, x, sf, nil)
+
+				for _, s := range [][]int{{130, 100}, {3, 40, 72}, {1, 41, 66}} {
+					r, c := s[len(s)-2], s[len(s)-1]
+					if axis == AlongCol {
+						r, c = c, r
+					}
+					l := factorLayout(r, c, f)
+					if len(s) == 3 {
+						l.Batches = s[0]
+					}
+					y := bytesOf("y", f.Values(), func(int) byte { return byte(m.rand.IntN(256)) }, s...)
+					sfy := bytesOf("sfy", f.Factor(), func(int) byte { return byte(m.rand.IntN(256)) }, l.Bytes())
+					var scale *graph.Value
+					if f == NVFP4 && len(s) == 3 {
+						scale = m.value("scale", dtype.Float32, []float32{0.3, -7, 1e-9}[:s[0]], s[0])
+					}
+					m.run(t, e, dequantize{Format: f, Axis: axis, Y: to}, y, sfy, scale)
+				}
+			})
+		}
+	}
 }
