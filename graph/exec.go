@@ -513,7 +513,7 @@ func (e *Exec) Read(v *Value, dst any) (rows int, err error) {
 	data := t.Data
 	if data == nil && n > 0 {
 		data = make([]byte, t.DType.Bytes(n))
-		if err := t.Mem.Read(t.Off, data); err != nil {
+		if err := e.readInto(data, t); err != nil {
 			return 0, err
 		}
 	}

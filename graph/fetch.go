@@ -94,6 +94,40 @@ func (e *Exec) fetch(t *Tensor, at, n int64) (Copy, error) {
 	return hostCopy(b), t.Mem.Read(at, b)
 }
 
+// readPiece is what Read copies at once, so that the device copies one piece while the host takes in the one before.
+const readPiece = 8 << 20
+
+// readInto copies the first bytes of t to dst.
+func (e *Exec) readInto(dst []byte, t *Tensor) error {
+	var next Copy
+	for at := 0; at < len(dst) || next != nil; at += readPiece {
+		c := next
+		next = nil
+		if at < len(dst) {
+			var err error
+			if next, err = e.fetch(t, t.Off+int64(at), int64(min(readPiece, len(dst)-at))); err != nil {
+				if c != nil {
+					c.Release()
+				}
+				return err
+			}
+		}
+		if c == nil {
+			continue
+		}
+		b, err := c.Bytes()
+		copy(dst[at-readPiece:], b)
+		c.Release()
+		if err != nil {
+			if next != nil {
+				next.Release()
+			}
+			return err
+		}
+	}
+	return nil
+}
+
 // hostCopy is a copy that is complete.
 type hostCopy []byte
 
