@@ -411,6 +411,9 @@ func (e *Exec) replay(ctx context.Context, stream any) error {
 		return fmt.Errorf("ReplayOn of %q: %w", e.p.graph,
 			Unsupported("stream", fmt.Sprintf("%T", stream), "Replay: %s has no streams of the caller", e.p.dev))
 	}
+	if ctx == nil {
+		return usagef("Replay of %q: got no context, want one, such as context.Background()", e.p.graph)
+	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -568,14 +571,21 @@ func (e *Exec) Scalar(v *Value) (float64, error) {
 	if v.Elems() != 1 {
 		return 0, fmt.Errorf("Scalar of %q: %w", v.Name(), BadShape("value", v.Text(), "one element"))
 	}
-	if v.dt == dtype.Int32 {
-		var x [1]int32
-		_, err := e.Read(v, x[:])
-		return float64(x[0]), err
+	switch v.dt {
+	case dtype.Int32:
+		return scalarOf[int32](e, v)
+	case dtype.Int64:
+		return scalarOf[int64](e, v)
+	case dtype.Uint64:
+		return scalarOf[uint64](e, v)
 	}
-	var x [1]float64
+	return scalarOf[float64](e, v)
+}
+
+func scalarOf[T int32 | int64 | uint64 | float64](e *Exec, v *Value) (float64, error) {
+	var x [1]T
 	_, err := e.Read(v, x[:])
-	return x[0], err
+	return float64(x[0]), err
 }
 
 // Dense returns an output's rows in use as a tensor: a view of the Exec's memory where the format is float32,

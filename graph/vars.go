@@ -77,10 +77,11 @@ func Normal(std float64) Init { return Init{kind: initNormal, a: std} }
 func Const(x float64) Init { return Init{kind: initConst, a: x} }
 
 // CopyOf starts a variable as a copy of another of the same shape, converted; writing the other one by
-// Vars.Write or Vars.Load renews the copy. Master weights of bf16 parameters are such copies.
+// Vars.Write or Vars.Load renews the copy. Master weights of bf16 parameters are such copies. A Value that is no
+// variable is a mistake of the variable that is to start with it.
 func CopyOf(v *Value) Init {
-	if v == nil || v.variable == nil {
-		return Init{kind: initConst}
+	if v == nil {
+		return Init{kind: initCopy}
 	}
 	return Init{kind: initCopy, from: v.variable}
 }
@@ -138,6 +139,9 @@ func (v *Vars) get(name string, kind Kind, dt dtype.DType, init Init, shape []in
 			return fail(BadShape("shape", dt.String()+" "+shapeString(shape, false), "%s %s as at the first call", old.kind, old.value.Text()))
 		}
 		return old.value
+	}
+	if init.kind == initCopy && init.from == nil {
+		return fail(usagef("CopyOf: got a Value that is no variable, want a parameter or a state"))
 	}
 	if init.kind == initCopy && shapeString(init.from.shape, false) != shapeString(shape, false) {
 		return fail(BadShape("shape", shapeString(shape, false), "%s as %q", shapeString(init.from.shape, false), init.from.name))
@@ -356,10 +360,7 @@ func (s *varStore) bind(dev Device, xs []*variable) error {
 	defer s.replay.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.dev == nil {
-		s.dev = dev
-	}
-	if s.dev.String() != dev.String() {
+	if s.dev != nil && s.dev.String() != dev.String() {
 		return fmt.Errorf("%w: the variables live on %s, the program runs on %s", ErrDevice, s.dev, dev)
 	}
 	if err := s.issued.settle(false); err != nil { // a new variable may start as a copy
@@ -377,7 +378,9 @@ func (s *varStore) bind(dev Device, xs []*variable) error {
 			return errors.Join(err, mem.Free())
 		}
 		x.mem, x.set = mem, nil
+		s.dev = dev // not before: a device without room keeps nobody from another one
 	}
+	s.dev = dev
 	s.execs++
 	return nil
 }
