@@ -242,6 +242,9 @@ func (l *Layer) weights(g *gorgonia.ExprGraph, dt tensor.Dtype) (ns gorgonia.Nod
 	if l.closed {
 		return nil, fmt.Errorf("%w: Weights after Close", graph.ErrUsage)
 	}
+	if err := nodesOf(g, dt); err != nil {
+		return nil, err
+	}
 	if ns := l.made[g]; len(ns) > 0 {
 		if ns[0].Dtype() != dt {
 			return nil, graph.BadDType("type", dt, "%v as at the first call for this graph", ns[0].Dtype())
@@ -255,10 +258,7 @@ func (l *Layer) weights(g *gorgonia.ExprGraph, dt tensor.Dtype) (ns gorgonia.Nod
 		}
 	}
 	for _, p := range l.params {
-		v, err := newDense(dt, p.Shape())
-		if err != nil {
-			return nil, err
-		}
+		v := newDense(dt, p.Shape())
 		if err := graph.VarsOf(p).Read(p, v); err != nil {
 			return nil, err
 		}
@@ -279,7 +279,11 @@ func (l *Layer) Store(weights gorgonia.Nodes) error {
 		return fmt.Errorf("gorgop: layer %q: %w", l.name, err)
 	}
 	for i, p := range l.params {
-		d, err := dense(weights[i].Value())
+		var d *tensor.Dense
+		err := graph.Misuse("weights", "a nil node", "the node of %q", graph.VarName(p))
+		if weights[i] != nil {
+			d, err = dense(weights[i].Value())
+		}
 		if err == nil {
 			err = graph.VarsOf(p).Write(p, d)
 		}
