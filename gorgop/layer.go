@@ -23,7 +23,8 @@ const (
 	// updates. Layer.Weights makes the nodes.
 	NodeWeights Weights = iota
 	// ProgramWeights: the parameters stay in the graph.Vars. Config.Optimizer updates them in the replay that computes
-	// the gradient of the op's input; gorgonia never sees them.
+	// the gradient of the op's input; gorgonia never sees them. A step may then apply the layer, or layers that share
+	// parameters, once: the first backward replay of two would change the weights under the second, which is an error.
 	ProgramWeights
 )
 
@@ -67,6 +68,7 @@ type Layer struct {
 	cfg     Config
 	d       *graph.Derivative
 	params  []*graph.Value // the last inputs of d.In, with NodeWeights
+	owned   []*graph.Value // parameters, with ProgramWeights
 	scalar  bool           // the output is one number: a scalar of gorgonia
 	eval    *graph.Program // forward, keeping nothing
 	train   *graph.Program // forward, keeping what backward reads
@@ -147,6 +149,7 @@ func (l *Layer) build(y *graph.Value) error {
 	case l.cfg.Balance != 0 || l.cfg.ZLoss != 0:
 		return graph.Misuse("Config.Balance, ZLoss", fmt.Sprint(l.cfg.Balance, l.cfg.ZLoss), "0, and Losses: only MoE knows its router")
 	case l.cfg.Weights == ProgramWeights:
+		l.owned = used(y, l.cfg.Losses)
 		der.Update = l.cfg.Optimizer
 	case l.cfg.Optimizer != nil:
 		return graph.Misuse("Config.Optimizer", "one with node weights",
@@ -204,6 +207,14 @@ func used(y *graph.Value, losses []*graph.Value) []*graph.Value {
 	return params
 }
 
+// updates counts the updates of the parameters that the Program owns.
+func (l *Layer) updates() (n int64) {
+	for _, p := range l.owned {
+		n += graph.VarUpdates(p)
+	}
+	return n
+}
+
 // Name returns the layer's name: that of its graph.
 func (l *Layer) Name() string { return l.name }
 
@@ -231,6 +242,9 @@ func (l *Layer) weights(g *gorgonia.ExprGraph, dt tensor.Dtype) (ns gorgonia.Nod
 	if l.closed {
 		return nil, fmt.Errorf("%w: Weights after Close", graph.ErrUsage)
 	}
+	if err := nodesOf(g, dt); err != nil {
+		return nil, err
+	}
 	if ns := l.made[g]; len(ns) > 0 {
 		if ns[0].Dtype() != dt {
 			return nil, graph.BadDType("type", dt, "%v as at the first call for this graph", ns[0].Dtype())
@@ -244,10 +258,7 @@ func (l *Layer) weights(g *gorgonia.ExprGraph, dt tensor.Dtype) (ns gorgonia.Nod
 		}
 	}
 	for _, p := range l.params {
-		v, err := newDense(dt, p.Shape())
-		if err != nil {
-			return nil, err
-		}
+		v := newDense(dt, p.Shape())
 		if err := graph.VarsOf(p).Read(p, v); err != nil {
 			return nil, err
 		}
@@ -268,7 +279,11 @@ func (l *Layer) Store(weights gorgonia.Nodes) error {
 		return fmt.Errorf("gorgop: layer %q: %w", l.name, err)
 	}
 	for i, p := range l.params {
-		d, err := dense(weights[i].Value())
+		var d *tensor.Dense
+		err := graph.Misuse("weights", "a nil node", "the node of %q", graph.VarName(p))
+		if weights[i] != nil {
+			d, err = dense(weights[i].Value())
+		}
 		if err == nil {
 			err = graph.VarsOf(p).Write(p, d)
 		}

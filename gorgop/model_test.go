@@ -81,16 +81,26 @@ func floats(t testing.TB, v G.Value) []float64 {
 	case float64:
 		return []float64{x}
 	case []float32:
-		fs := make([]float64, len(x))
-		for i, f := range x {
-			fs[i] = float64(f)
-		}
-		return fs
+		return numbersOf(x)
 	case []float64:
 		return append([]float64(nil), x...)
+	case []int32:
+		return numbersOf(x)
+	case []int64:
+		return numbersOf(x)
+	case []byte:
+		return numbersOf(x)
 	}
 	t.Fatalf("%T is no float data", v.Data())
 	return nil
+}
+
+func numbersOf[T float32 | int32 | int64 | byte](xs []T) []float64 {
+	fs := make([]float64, len(xs))
+	for i, x := range xs {
+		fs[i] = float64(x)
+	}
+	return fs
 }
 
 // transpose turns (rows,cols) into (cols,rows).

@@ -171,6 +171,7 @@ func TestDerive_Refuses(t *testing.T) {
 		"rows of experts": {graph.Derivation{Y: aux.Permute(x)}, graph.ErrUnsupported},
 		"a large loss":    {graph.Derivation{Y: y, Losses: []*graph.Value{y}}, graph.ErrShape},
 		"a state":         {graph.Derivation{Y: y, Free: []*graph.Value{vars.State("s", dtype.Float32, graph.Const(0), 1)}}, graph.ErrUsage},
+		"twice":           {graph.Derivation{Y: y, Free: []*graph.Value{vars.Lookup("router"), vars.Lookup("router")}}, graph.ErrUsage},
 		"no parameter":    {graph.Derivation{Y: nodes.Scale(x, 2), Update: func(*graph.Grads) {}}, graph.ErrUnsupported},
 	} {
 		if _, err := graph.Derive(c.d); !errors.Is(err, c.kind) {

@@ -16,8 +16,9 @@ import (
 type Exec struct {
 	mu      sync.Mutex
 	p       *Program
-	store   *varStore // nil if the Program uses no variable
-	writes  bool      // the Program updates variables
+	store   *varStore   // nil if the Program uses no variable
+	writes  bool        // the Program updates variables
+	updates []*variable // those
 	tensors map[*Value]*Tensor
 	inputs  map[*Value]*inputState
 	counted map[*Value]*inputState // the inputs by their row counts
@@ -145,7 +146,9 @@ func (e *Exec) bindVars(vars *Vars) error {
 		if v == nil || v.variable == nil {
 			return nil
 		}
-		e.writes = e.writes || update
+		if update && !slices.Contains(e.updates, v.variable) {
+			e.writes, e.updates = true, append(e.updates, v.variable)
+		}
 		if vars == nil {
 			return usagef("want the Vars that holds %q", v.Name())
 		}
@@ -431,6 +434,9 @@ func (e *Exec) replay(ctx context.Context, stream any) error {
 			defer e.store.writing.Store(false)
 			e.store.replay.Lock()
 			defer e.store.replay.Unlock()
+			for _, x := range e.updates {
+				x.updates.Add(1)
+			}
 		}
 		if e.async != nil {
 			if err := e.store.issued.order(e.async, e.writes); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
 	"path/filepath"
 	"runtime"
@@ -341,6 +342,77 @@ func TestTraining_CallbacksFail(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestTraining_CallbackEnds: a callback that ends its goroutine, or a Metadata that panics, leaves no iterator behind.
+func TestTraining_CallbackEnds(t *testing.T) {
+	for name, change := range map[string]func(*graph.Training[[]float32]){
+		"write": func(r *graph.Training[[]float32]) {
+			r.Write = func(*graph.Exec, []float32) error { runtime.Goexit(); return nil }
+		},
+		"metrics": func(r *graph.Training[[]float32]) {
+			r.OnMetrics = func(graph.Metrics) error { runtime.Goexit(); return nil }
+		},
+		"metadata": func(r *graph.Training[[]float32]) {
+			r.Checkpoint.Metadata = func(int) map[string]string { panic("broken") }
+		},
+		"both": func(r *graph.Training[[]float32]) {
+			r.OnMetrics = func(graph.Metrics) error { panic("first") }
+			r.Checkpoint.Metadata = func(int) map[string]string { panic("broken") }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := newTrainee(t, host(t))
+			var made atomic.Int64
+			var ended atomic.Bool
+			run := tr.training(func(yield func([]float32, error) bool) {
+				defer func() {
+					time.Sleep(5 * time.Millisecond)
+					ended.Store(true)
+				}()
+				ones(100, &made)(yield)
+			})
+			path := filepath.Join(t.TempDir(), "c.safetensors")
+			run.Checkpoint = graph.Checkpoint{Vars: tr.vars, Path: path, Every: 2}
+			run.Metrics = []*graph.Value{tr.old}
+			run.OnMetrics = func(graph.Metrics) error { return nil }
+			change(&run)
+			over := make(chan struct{})
+			go func() {
+				defer close(over)
+				defer func() { _ = recover() }()
+				defer func() {
+					if !ended.Load() {
+						t.Error("the iterator still runs")
+					}
+				}()
+				_, err := run.Run(t.Context())
+				t.Errorf("Run returned: %v", err)
+			}()
+			<-over
+			if name == "metrics" {
+				saved := newTrainee(t, host(t))
+				_, err := saved.vars.Load(path)
+				check(t, err)
+				if saved.v(t) != 1 {
+					t.Errorf("the checkpoint has v = %v, want 1", saved.v(t))
+				}
+			}
+		})
+	}
+}
+
+// TestTraining_CheckpointFails: a checkpoint that cannot be written ends the run with one error; the variables are
+// there, to be saved elsewhere.
+func TestTraining_CheckpointFails(t *testing.T) {
+	tr := newTrainee(t, host(t))
+	var made atomic.Int64
+	run := tr.training(ones(100, &made))
+	run.Checkpoint = graph.Checkpoint{Vars: tr.vars, Path: filepath.Join(t.TempDir(), "none", "c.safetensors"), Every: 4}
+	steps, err := run.Run(t.Context())
+	if !errors.Is(err, fs.ErrNotExist) || strings.Count(err.Error(), "c.safetensors") != 1 || steps != 4 || tr.v(t) != 4 {
+		t.Errorf("got %d steps, v = %v, %v", steps, tr.v(t), err)
 	}
 }
 

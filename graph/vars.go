@@ -47,6 +47,8 @@ type variable struct {
 	value *Value // the handle that belongs to no graph
 	set   []byte // contents before memory exists; nil: by init
 	mem   Memory // nil until an Exec binds
+
+	updates atomic.Int64 // replays that wrote it
 }
 
 // Init says what a variable starts with. The zero Init is a normal distribution of variance 1/fan-in, where
@@ -202,6 +204,15 @@ func VarName(v *Value) string {
 		return ""
 	}
 	return v.variable.name
+}
+
+// VarUpdates returns how many replays have updated a variable, of all Execs, those that are only issued included; 0 for
+// other Values. Who keeps something that was computed from it, such as activations, can tell whether it still fits.
+func VarUpdates(v *Value) int64 {
+	if v == nil || v.variable == nil {
+		return 0
+	}
+	return v.variable.updates.Load()
 }
 
 // Read copies a variable into dst: a slice of the variable's number of elements or a *tensor.Dense of its
