@@ -22,7 +22,7 @@ rows with a column offset. Two buffers share bytes only if they are never alive 
 peak, the lower bound below which no placement comes, and whether the peak is proven to be the least.
 
 Columns, in any order: id (or buffer, buffer_id); lower (or start, begin); upper (first time at which the buffer is
-not alive any more) or end (last time at which it is); size in bytes; and where wanted alignment (a power of two),
+not alive any more) or end (last time at which it is); size in bytes; and where wanted alignment (a power of two; empty: none),
 offset (there the buffer lies; empty or below 0: anywhere), gaps ("from-to from-to": times between at which it is
 not alive). Others, such as hint, are kept and mean nothing.
 
