@@ -1,6 +1,7 @@
 package graph_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -108,6 +109,12 @@ func TestRandom_Bits(t *testing.T) {
 			p := compile(t, c.g, opt)
 			if got := c.run(t, p); !reflect.DeepEqual(got, want) {
 				t.Fatalf("seed %d: other bits than with every workspace apart\n%s", seed, p)
+			}
+			plan := text(t, p.Plan())
+			back := new(graph.Plan)
+			check(t, back.UnmarshalText(plan))
+			if again := text(t, p.Replan(t, back).Plan()); !bytes.Equal(again, plan) {
+				t.Fatalf("seed %d: another plan\n%s\n%s", seed, plan, again)
 			}
 			for _, b := range p.Workspaces() {
 				if b.Over != "" {
