@@ -78,25 +78,37 @@ func (p *pinning) names() string {
 // where they make the critical path no longer, then where they do.
 func (c *compilation) fit(m *costModel, most int) error {
 	original := c.built
-	least := reached{bytes: math.MaxInt64}
-	var last *Program // what any length allows
-	for _, slack := range slacks {
-		c.built, c.shape, c.prog.control = original, nil, nil
+	// try plans with the edges that slack allows, as many as it takes to need no more than goal bytes.
+	try := func(slack float64, goal int64, least *reached) (bool, error) {
+		c.built, c.shape, c.prog.control, c.prog.plan = original, nil, nil, nil
 		model := m
 		if slack >= 0 {
-			edges, err := c.control(m, slack)
+			edges, err := c.control(m, slack, goal)
 			if err != nil {
-				return err
+				return false, err
 			}
 			c.reorder(edges)
 			model = newCostModel(c.dev.Rates(), c.built, c.profile)
 		}
 		all := model.candidates(most)
 		slices.SortStableFunc(all, func(a, b *schedule) int { return cmp.Compare(a.makespan, b.makespan) })
-		ok, err := false, error(nil)
 		for _, s := range all {
-			if ok, err = c.tryFit(s, &least); ok || err != nil {
-				break
+			if ok, err := c.tryFit(s, least); ok || err != nil {
+				return ok, err
+			}
+		}
+		return false, nil
+	}
+	var last *Program // what any length allows
+	for _, slack := range slacks {
+		ok, err := try(slack, c.opt.MaxWorkspace, nil)
+		if err == nil && !ok && math.IsInf(slack, 1) {
+			// What edges towards fewer bytes than asked for come to is the same for every limit. So a limit that it
+			// meets is met, and the least that it comes to is what the error may promise.
+			least := reached{bytes: math.MaxInt64}
+			if ok, err = try(slack, 0, &least); err == nil && !ok {
+				return BadShape("Options.MaxWorkspace", fmt.Sprintf("%d bytes", c.opt.MaxWorkspace),
+					"at least %d, the least found in any order of the steps; %s need it at once", least.bytes, least.names)
 			}
 		}
 		switch {
@@ -104,12 +116,9 @@ func (c *compilation) fit(m *costModel, most int) error {
 			return err
 		case ok && math.IsInf(slack, 1):
 			held := *c.prog
-			last, c.prog.plan = &held, nil
+			last = &held
 		case ok:
 			return nil
-		case math.IsInf(slack, 1):
-			return BadShape("Options.MaxWorkspace", fmt.Sprintf("%d bytes", c.opt.MaxWorkspace),
-				"at least %d, the least found in any order of the steps; %s need it at once", least.bytes, least.names)
 		}
 	}
 	*c.prog = *last
@@ -123,16 +132,14 @@ type reached struct {
 	names string
 }
 
-// tryFit makes the schedule the Program's if it has a plan that is small enough.
+// tryFit makes the schedule the Program's if it has a plan that is small enough. Where least is given, a schedule that
+// needs more is placed all the same, since only a peak is sure to be met again.
 func (c *compilation) tryFit(s *schedule, least *reached) (bool, error) {
 	bytes, pins, err := c.bytesOf(s.edges())
 	if err != nil {
 		return false, err
 	}
-	if bytes > c.opt.MaxWorkspace {
-		if bytes < least.bytes {
-			*least = reached{bytes, pins.names()}
-		}
+	if bytes > c.opt.MaxWorkspace && (least == nil || bytes >= least.bytes) {
 		return false, nil
 	}
 	c.apply(s)
@@ -140,7 +147,7 @@ func (c *compilation) tryFit(s *schedule, least *reached) (bool, error) {
 		return false, err
 	}
 	if peak := c.prog.plan.Peak; peak > c.opt.MaxWorkspace {
-		if peak < least.bytes {
+		if least != nil && peak < least.bytes {
 			*least = reached{peak, pins.names()}
 		}
 		c.prog.plan = nil
@@ -211,18 +218,18 @@ func sortSteps(deps [][]int) []int {
 // controlSteps bounds the work of control: rounds times pairs of workspaces.
 const controlSteps = 2e7
 
-// control returns edges between the steps as built, beyond their dependencies, under which at most MaxWorkspace bytes must
+// control returns edges between the steps as built, beyond their dependencies, under which at most goal bytes must
 // exist at once, or as few as come of it. Each round takes the workspaces that need the most bytes at once, and makes
 // one of them end before another begins: the pair that makes the critical path least long, then needs the fewest
 // edges, then has the larger smaller one. A pair is allowed if the path stays below 1+slack times what it was.
-func (c *compilation) control(m *costModel, slack float64) ([][2]int, error) {
+func (c *compilation) control(m *costModel, slack float64, goal int64) ([][2]int, error) {
 	x := newReacher(m)
 	limit := x.critical() * (1 + slack)
 	var added [][2]int
 	rounds := max(16, int(controlSteps/float64(max(1, len(c.listWorkspaces().p.buffers)*len(c.listWorkspaces().p.buffers)))))
 	for range rounds {
 		bytes, pins, err := c.bytesOf(x.edges())
-		if err != nil || bytes <= c.opt.MaxWorkspace {
+		if err != nil || bytes <= goal {
 			return x.needed(added), err
 		}
 		edges := x.cheapest(pins, limit)

@@ -60,14 +60,17 @@ func (e *Exec) Profile(ctx context.Context, n int) (Profile, error) {
 	return last, nil
 }
 
+// longestUS is the most that a step may take, thirty years in microseconds: a simulation with an infinite time has no end.
+const longestUS = 1e15
+
 // WithProfile returns the Program planned anew, with measured times in place of those of the cost model: which steps go
 // on which streams, and so where workspaces lie, follows from how long steps take. The profile is one of the same
 // graph with the same fusing; it may have more steps, and must have all.
 func (p *Program) WithProfile(profile Profile) (*Program, error) {
 	times := map[string]float64{}
 	for _, s := range profile {
-		if !(s.EndUS >= s.StartUS) {
-			return nil, usagef("WithProfile of %q: step %q: got a start at %g us and an end at %g us", p.graph, s.Name, s.StartUS, s.EndUS)
+		if d := s.EndUS - s.StartUS; !(d >= 0 && d <= longestUS) {
+			return nil, usagef("WithProfile of %q: step %q: got a start at %g us and an end at %g us, want one of 0 to %g us", p.graph, s.Name, s.StartUS, s.EndUS, longestUS)
 		}
 		times[s.Name] = s.EndUS - s.StartUS
 	}
