@@ -33,28 +33,65 @@ __device__ __forceinline__ u32 magnitude(float x) { return __float_as_uint(x) & 
 __device__ __forceinline__ u32 larger(u32 a, u32 b) { return a > b ? a : b; }
 __device__ __forceinline__ u32 smaller(u32 a, u32 b) { return a < b ? a : b; }
 
-// narrow_low returns a word whose low kBits-1 bits are the code, without sign, of a magnitude up to kTop; the rest is
-// anything.
+// power_of_two is 2^n, n from -126 to 127, and kMinNormal the smallest normal number of a format.
+__host__ __device__ constexpr float power_of_two(int n) {
+    float x = 1;
+    for (int i = 0; i < n; i++) x *= 2;
+    for (int i = 0; i > n; i--) x /= 2;
+    return x;
+}
+template <class T> constexpr float kMinNormal = power_of_two(NarrowFormat<T>::kMinExp);
+
+// narrow_low returns a word whose low kBits-1 bits are, modulo their number and less narrow_offset, the code without sign
+// of a magnitude up to kTop; the rest is anything.
 //
 // A float added to 2^23 units, a unit being the last place of the format at the magnitude's exponent (of the smallest
 // normal below that), loses by the addition's own rounding what the format cannot hold; the sum's last bits count the
 // units. A binade is 2^kMantissa codes, so exponents above the smallest add that many each, and a carry out of the
 // mantissa is the next code. Exponent and 2^23 units have no bits where the code is.
-template <class T> __device__ __forceinline__ u32 narrow_low(u32 mag) {
-    using N = NarrowFormat<T>;
-    constexpr u32 kMinNormal = (u32)(N::kMinExp + 127) << 23;
-    const u32 exp = larger(mag & kInf, kMinNormal);
-    const float many = __uint_as_float(exp + ((u32)(23 - N::kMantissa) << 23));
-    const u32 units = __float_as_uint(__fadd_rn(__uint_as_float(mag), many));
-    return units + (exp >> (23 - N::kMantissa)) - (kMinNormal >> (23 - N::kMantissa));
+template <class T> __device__ __forceinline__ u32 narrow_low(float mag) {
+    constexpr int kShift = 23 - NarrowFormat<T>::kMantissa;
+    const u32 exp = larger(__float_as_uint(mag) & kInf, (u32)(NarrowFormat<T>::kMinExp + 127) << 23);
+    const u32 units = __float_as_uint(__fmaf_rn(__uint_as_float(exp), power_of_two(kShift), mag)); // the product is exact
+    return units + (exp >> kShift);
 }
+template <class T> __host__ __device__ constexpr u32 narrow_offset() {
+    return (0u - ((u32)(NarrowFormat<T>::kMinExp + 127) << NarrowFormat<T>::kMantissa)) & ((1u << (NarrowFormat<T>::kBits - 1)) - 1);
+}
+
+// saturated is the magnitude, at most kTop. A NaN is kTop.
+template <class T> __device__ __forceinline__ float saturated(float x) { return fminf(fabsf(x), __uint_as_float(NarrowFormat<T>::kTop)); }
 
 // encode_finite is the code of x that is no NaN.
 template <class T> __device__ __forceinline__ u32 encode_finite(float x) {
     constexpr int kBits = NarrowFormat<T>::kBits;
     constexpr u32 kHalf = 1u << (kBits - 1);
-    const u32 low = narrow_low<T>(smaller(magnitude(x), NarrowFormat<T>::kTop));
+    const u32 low = narrow_low<T>(saturated<T>(x)) + narrow_offset<T>();
     return (low & (kHalf - 1)) | ((__float_as_uint(x) >> (32 - kBits)) & kHalf);
+}
+
+// bytes_of joins byte number at of four words.
+__device__ __forceinline__ u32 bytes_of(u32 a, u32 b, u32 c, u32 d, u32 at) {
+    const u32 pick = at | (4 + at) << 4;
+    return __byte_perm(__byte_perm(a, b, pick), __byte_perm(c, d, pick), 0x5410);
+}
+
+// encode_short makes four codes of 8 bits, with the signs that signs has in the same places, of magnitudes up to kTop that
+// have at most 12 significant bits where they are not below every code. All but one operation are multiplications
+// and additions: with a the larger of the magnitude and the smallest normal, 2^kShift a is an even multiple of the unit at
+// a's exponent, so that adding it rounds the magnitude to that unit; taking it off leaves a number of the format, whose
+// bits, once exponents begin where the format's do, are the code.
+template <class T> __device__ __forceinline__ u32 encode_short(const float (&mag)[4], u32 signs) {
+    using N = NarrowFormat<T>;
+    constexpr float kUnits = power_of_two(23 - N::kMantissa), kScale = power_of_two(N::kBias - 127);
+    u32 top[4]; // the code from bit 24 on
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float a = fmaxf(mag[i], kMinNormal<T>);
+        const float rounded = __fmaf_rn(a, -kUnits, __fmaf_rn(a, kUnits, mag[i]));
+        top[i] = __float_as_uint(__fmul_rn(rounded, kScale)) << (1 + N::kMantissa);
+    }
+    return bytes_of(top[0], top[1], top[2], top[3], 3) | (signs & 0x80808080u);
 }
 
 template <class T> __device__ __forceinline__ u32 encode_narrow(float x) {
@@ -132,16 +169,25 @@ template <class T, int N> struct Codes {
             // Codes are put together before their bits are told from the others, and apart from the signs.
             u32 low[N];
 #pragma unroll
-            for (int i = 0; i < N; i++) low[i] = narrow_low<T>(smaller(magnitude(x[i]), NarrowFormat<T>::kTop));
+            for (int i = 0; i < N; i++) low[i] = narrow_low<T>(saturated<T>(x[i]));
 #pragma unroll
             for (int w = 0; w < kWords; w++) {
                 const u32 codes = bytes_of(low[4 * w], low[4 * w + 1], low[4 * w + 2], low[4 * w + 3], 0);
                 const u32 signs = bytes_of(__float_as_uint(x[4 * w]), __float_as_uint(x[4 * w + 1]), __float_as_uint(x[4 * w + 2]),
                                            __float_as_uint(x[4 * w + 3]), 3);
-                word[w] = (codes & 0x7f7f7f7fu) | (signs & 0x80808080u);
+                word[w] = (((codes & 0x7f7f7f7fu) + narrow_offset<T>() * 0x01010101u) & 0x7f7f7f7fu) | (signs & 0x80808080u);
             }
         } else {
             put_by([&](int i) { return encode_finite<T>(x[i]); });
+        }
+    }
+    // mark_nans makes what put_finite took for numbers the canonical code.
+    __device__ __forceinline__ void mark_nans(const float (&x)[N]) {
+        constexpr u32 kCode = (1u << kBits) - 1;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            const int shift = i % kPerWord * kBits;
+            if (magnitude(x[i]) > kInf) word[i / kPerWord] = (word[i / kPerWord] & ~(kCode << shift)) | NarrowFormat<T>::kNaN << shift;
         }
     }
     __device__ __forceinline__ void put(const float (&x)[N]) {
@@ -149,11 +195,6 @@ template <class T, int N> struct Codes {
     }
 
 private:
-    // bytes_of joins byte number at of four words.
-    static __device__ __forceinline__ u32 bytes_of(u32 a, u32 b, u32 c, u32 d, u32 at) {
-        const u32 pick = at | (4 + at) << 4;
-        return __byte_perm(__byte_perm(a, b, pick), __byte_perm(c, d, pick), 0x5410);
-    }
     template <class F> __device__ __forceinline__ void put_by(const F& f) {
 #pragma unroll
         for (int w = 0; w < kWords; w++) word[w] = 0;

@@ -268,6 +268,7 @@ inline float __uint_as_float(unsigned u) { float x; memcpy(&x, &u, 4); return x;
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline unsigned __byte_perm(unsigned a, unsigned b, unsigned pick) {
     const uint64_t both = uint64_t{b} << 32 | a;
