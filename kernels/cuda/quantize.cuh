@@ -84,9 +84,20 @@ __device__ __forceinline__ u32 quantize_row(const Pack<X, 8>& p, i64 at, int n, 
 #pragma unroll
         for (int i = 0; i < 8; i++) v[i] = __fmul_rn(p.get(i), b.s);
         if constexpr (Params::Random) {
+            if constexpr (kVector) { // at is a multiple of 8
 #pragma unroll
-            for (int i = 0; i < 8; i++)
-                if (i < n) v[i] = rounded_at_random(v[i], draw.word((u64)(at + i)));
+                for (int i = 0; i < 8; i += 4) {
+                    const uint4 four = draw.four((u64)(at + i) / 4);
+                    v[i] = rounded_at_random(v[i], four.x);
+                    v[i + 1] = rounded_at_random(v[i + 1], four.y);
+                    v[i + 2] = rounded_at_random(v[i + 2], four.z);
+                    v[i + 3] = rounded_at_random(v[i + 3], four.w);
+                }
+            } else {
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    if (i < n) v[i] = rounded_at_random(v[i], draw.word((u64)(at + i)));
+            }
             c.put(v);
         } else {
             c.put_finite(v);
@@ -212,7 +223,11 @@ __device__ __forceinline__ void store_run(const Codes<Value, kRun>& c, void* cod
 __device__ __forceinline__ void scale_two(float& a, float& b, float2 x, const BlockScale (&s)[2], i64 element, const Draw& draw) {
     a = __fmul_rn(x.x, s[0].s);
     b = __fmul_rn(x.y, s[1].s);
-    if constexpr (Params::Random) {
+    if constexpr (Params::Random && kVector) { // element is even
+        const uint4 four = draw.four((u64)element / 4);
+        a = rounded_at_random(a, element % 4 == 0 ? four.x : four.z);
+        b = rounded_at_random(b, element % 4 == 0 ? four.y : four.w);
+    } else if constexpr (Params::Random) {
         a = rounded_at_random(a, draw.word((u64)element));
         b = rounded_at_random(b, draw.word((u64)element + 1));
     }
