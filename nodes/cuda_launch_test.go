@@ -18,7 +18,7 @@ var hostOnly = map[string]string{
 	"grouped_gemm_dglu_quant": noScaledKernel, "wgrad_quant": noScaledKernel,
 }
 
-const noScaledKernel = "block-scaled formats have no CUDA kernel yet"
+const noScaledKernel = "products of block-scaled operands have no CUDA kernel yet"
 
 // TestCUDA_Operators walks the table of operators: whoever runs on the host runs on a GPU.
 func TestCUDA_Operators(t *testing.T) {

@@ -35,7 +35,7 @@ func (o quantize) params(c *graph.KernelCall) quantizeParams {
 	x := c.In[quantX]
 	_, rows, cols := o.dims(x.Shape)
 	p := quantizeParams{
-		amaxParams: amaxParams{XType: typeOf(x), Vec: o.Format.Vec(), Discrete: o.Discrete, Norm: "kNormConst", Unit: o.Unit, Vector: cols%8 == 0, PerUnit: 3},
+		amaxParams: amaxParams{XType: typeOf(x), Vec: o.Format.Vec(), Discrete: o.Discrete, Norm: "kNormOne", Unit: o.Unit, Vector: cols%8 == 0, PerUnit: 3},
 		ValueType:  codeType(o.Format.Values()), FactorType: codeType(o.Format.Factor()),
 		HasRow: c.Out[quantRow] != nil || c.Out[quantRowSF] != nil, HasCol: c.Out[quantCol] != nil || c.Out[quantColSF] != nil,
 		Transpose: o.Transpose, Random: c.In[quantDraw] != nil, CodeUnit: 1,
@@ -48,6 +48,8 @@ func (o quantize) params(c *graph.KernelCall) quantizeParams {
 		p.Norm, p.NormEach = "kNormAuto", o.PerExpert
 	case scale != nil:
 		p.Norm, p.NormEach = "kNormScale", scale.Shape[0] > 1
+	case c.In[quantNorm] != nil:
+		p.Norm = "kNormConst"
 	}
 	if x.DType == dtype.Float32 { // twice the registers and the shared memory
 		p.PerUnit = 2

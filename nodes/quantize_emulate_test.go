@@ -5,6 +5,9 @@ package nodes
 import (
 	"fmt"
 	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/moegraph/moegraph/dtype"
@@ -179,4 +182,15 @@ func TestEmulate_Dequantize(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestEmulate_ShortCodes tries the short way to encode with every number and every factor that it may meet.
+func TestEmulate_ShortCodes(t *testing.T) {
+	e := newEmulator(t)
+	text, err := os.ReadFile("testdata/emulate/short_codes.cpp")
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(e.sources, "short_codes.cpp"), text, 0o644))
+	out, err := exec.Command(e.build(t, "short_codes.cpp", fmt.Sprintf("short_codes%d", os.Getpid()))).CombinedOutput()
+	t.Logf("%s", out)
+	must(t, err)
 }

@@ -33,28 +33,52 @@ __device__ __forceinline__ u32 magnitude(float x) { return __float_as_uint(x) & 
 __device__ __forceinline__ u32 larger(u32 a, u32 b) { return a > b ? a : b; }
 __device__ __forceinline__ u32 smaller(u32 a, u32 b) { return a < b ? a : b; }
 
-// narrow_low returns a word whose low kBits-1 bits are the code, without sign, of a magnitude up to kTop; the rest is
-// anything.
-//
-// A float added to 2^23 units, a unit being the last place of the format at the magnitude's exponent (of the smallest
-// normal below that), loses by the addition's own rounding what the format cannot hold; the sum's last bits count the
-// units. A binade is 2^kMantissa codes, so exponents above the smallest add that many each, and a carry out of the
-// mantissa is the next code. Exponent and 2^23 units have no bits where the code is.
-template <class T> __device__ __forceinline__ u32 narrow_low(u32 mag) {
-    using N = NarrowFormat<T>;
-    constexpr u32 kMinNormal = (u32)(N::kMinExp + 127) << 23;
-    const u32 exp = larger(mag & kInf, kMinNormal);
-    const float many = __uint_as_float(exp + ((u32)(23 - N::kMantissa) << 23));
-    const u32 units = __float_as_uint(__fadd_rn(__uint_as_float(mag), many));
-    return units + (exp >> (23 - N::kMantissa)) - (kMinNormal >> (23 - N::kMantissa));
+// power_of_two is 2^n, n from -126 to 127, and kMinNormal the smallest normal number of a format.
+__host__ __device__ constexpr float power_of_two(int n) {
+    float x = 1;
+    for (int i = 0; i < n; i++) x *= 2;
+    for (int i = 0; i > n; i--) x /= 2;
+    return x;
 }
+template <class T> constexpr float kMinNormal = power_of_two(NarrowFormat<T>::kMinExp);
+
+// narrow_top returns the code without sign of a magnitude up to kTop, in the upper bits of a word, below room for the sign.
+//
+// The magnitude is added to 2^23 units, a unit being the last place of the format at the magnitude's exponent (of the
+// smallest normal below that), so that the addition's own rounding takes what the format cannot hold. Taken off again, they
+// leave a number of the format, whose bits are the code once exponents begin where the format's do. kShort: the magnitude
+// has at most 12 significant bits where it is not below every code; then as many units times the magnitude itself are as
+// good, being an even number of units too. All operations are exact but the one addition.
+template <class T, bool kShort = false> __device__ __forceinline__ u32 narrow_top(float mag) {
+    using N = NarrowFormat<T>;
+    constexpr float kUnits = power_of_two(23 - N::kMantissa), kScale = power_of_two(N::kBias - 127);
+    float a = fmaxf(mag, kMinNormal<T>);
+    if constexpr (!kShort) a = __uint_as_float(__float_as_uint(a) & kInf);
+    const float rounded = __fmaf_rn(a, -kUnits, __fmaf_rn(a, kUnits, mag));
+    return __float_as_uint(__fmul_rn(rounded, kScale)) << (9 - N::kBits + N::kMantissa);
+}
+
+// saturated is the magnitude, at most kTop. A NaN is kTop.
+template <class T> __device__ __forceinline__ float saturated(float x) { return fminf(fabsf(x), __uint_as_float(NarrowFormat<T>::kTop)); }
 
 // encode_finite is the code of x that is no NaN.
 template <class T> __device__ __forceinline__ u32 encode_finite(float x) {
-    constexpr int kBits = NarrowFormat<T>::kBits;
-    constexpr u32 kHalf = 1u << (kBits - 1);
-    const u32 low = narrow_low<T>(smaller(magnitude(x), NarrowFormat<T>::kTop));
-    return (low & (kHalf - 1)) | ((__float_as_uint(x) >> (32 - kBits)) & kHalf);
+    return (narrow_top<T>(saturated<T>(x)) | (__float_as_uint(x) & kSign)) >> (32 - NarrowFormat<T>::kBits);
+}
+
+// bytes_of joins byte number at of four words.
+__device__ __forceinline__ u32 bytes_of(u32 a, u32 b, u32 c, u32 d, u32 at) {
+    const u32 pick = at | (4 + at) << 4;
+    return __byte_perm(__byte_perm(a, b, pick), __byte_perm(c, d, pick), 0x5410);
+}
+
+// encode_short makes four codes of 8 bits of magnitudes up to kTop that are short (narrow_top), with the signs that signs
+// has in the same places.
+template <class T> __device__ __forceinline__ u32 encode_short(const float (&mag)[4], u32 signs) {
+    u32 top[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) top[i] = narrow_top<T, true>(mag[i]);
+    return bytes_of(top[0], top[1], top[2], top[3], 3) | (signs & 0x80808080u);
 }
 
 template <class T> __device__ __forceinline__ u32 encode_narrow(float x) {
@@ -128,20 +152,23 @@ template <class T, int N> struct Codes {
     __device__ __forceinline__ float get(int i) const { return to_float(T{(u8)code(i)}); }
     // put_finite takes numbers that are no NaN.
     __device__ __forceinline__ void put_finite(const float (&x)[N]) {
-        if constexpr (kBits == 8 && N % 4 == 0) {
-            // Codes are put together before their bits are told from the others, and apart from the signs.
-            u32 low[N];
+        if constexpr (N % kPerWord == 0) {
+            u32 top[N];
 #pragma unroll
-            for (int i = 0; i < N; i++) low[i] = narrow_low<T>(smaller(magnitude(x[i]), NarrowFormat<T>::kTop));
+            for (int i = 0; i < N; i++) top[i] = narrow_top<T>(saturated<T>(x[i]));
 #pragma unroll
-            for (int w = 0; w < kWords; w++) {
-                const u32 codes = bytes_of(low[4 * w], low[4 * w + 1], low[4 * w + 2], low[4 * w + 3], 0);
-                const u32 signs = bytes_of(__float_as_uint(x[4 * w]), __float_as_uint(x[4 * w + 1]), __float_as_uint(x[4 * w + 2]),
-                                           __float_as_uint(x[4 * w + 3]), 3);
-                word[w] = (codes & 0x7f7f7f7fu) | (signs & 0x80808080u);
-            }
+            for (int w = 0; w < kWords; w++) word[w] = joined(top + w * kPerWord, x + w * kPerWord);
         } else {
             put_by([&](int i) { return encode_finite<T>(x[i]); });
+        }
+    }
+    // mark_nans makes what put_finite took for numbers the canonical code.
+    __device__ __forceinline__ void mark_nans(const float (&x)[N]) {
+        constexpr u32 kCode = (1u << kBits) - 1;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            const int shift = i % kPerWord * kBits;
+            if (magnitude(x[i]) > kInf) word[i / kPerWord] = (word[i / kPerWord] & ~(kCode << shift)) | NarrowFormat<T>::kNaN << shift;
         }
     }
     __device__ __forceinline__ void put(const float (&x)[N]) {
@@ -149,10 +176,17 @@ template <class T, int N> struct Codes {
     }
 
 private:
-    // bytes_of joins byte number at of four words.
-    static __device__ __forceinline__ u32 bytes_of(u32 a, u32 b, u32 c, u32 d, u32 at) {
-        const u32 pick = at | (4 + at) << 4;
-        return __byte_perm(__byte_perm(a, b, pick), __byte_perm(c, d, pick), 0x5410);
+    // joined makes a word of codes in the upper bits of words, and of the signs of x.
+    static __device__ __forceinline__ u32 joined(const u32* top, const float* x) {
+        if constexpr (kBits == 8) {
+            const u32 signs = bytes_of(__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]), __float_as_uint(x[3]), 3);
+            return bytes_of(top[0], top[1], top[2], top[3], 3) | (signs & 0x80808080u);
+        } else {
+            u32 codes = 0;
+#pragma unroll
+            for (int i = 7; i >= 0; i--) codes = __funnelshift_l(top[i] | (__float_as_uint(x[i]) & kSign), codes, 4);
+            return codes;
+        }
     }
     template <class F> __device__ __forceinline__ void put_by(const F& f) {
 #pragma unroll

@@ -115,6 +115,6 @@ __device__ __forceinline__ float norm_of(const void* from, int owner) {
     } else if constexpr (kKind == kNormScale) {
         return __fdiv_rn(1.f, ((const float*)from)[i]);
     } else {
-        return from ? ((const float*)from)[i] : 1.f;
+        return kKind == kNormOne ? 1.f : ((const float*)from)[i];
     }
 }

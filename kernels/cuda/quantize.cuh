@@ -5,7 +5,7 @@
 // in the format of x, where a thread takes two columns of 32 rows. Row factors change places among the threads of a row so
 // that 16 bytes lie together, column factors meet in shared memory.
 //
-// Numbers that may be NaN, in blocks whose factor or norm is not finite, are encoded once more, one by one.
+// Only blocks whose factor or norm is not finite look for products that are NaN.
 //
 // Launch: 256 threads, Params::PerUnit blocks a multiprocessor; the grid strides over tiles. Dynamic shared memory with
 // columns: a tile of x, then the column factors.
@@ -22,6 +22,15 @@ constexpr int kSharers = kVec / 8;       // threads that share a row block
 constexpr int kRun = 32;                                    // rows of a thread's two columns
 constexpr bool kNarrow = code_bits<Value>() == 4;
 static_assert(kLines == 16, "rows of two turns are the 32 that a block of factors counts first");
+
+// is_e8m0 is for formats that only their names tell apart.
+template <class T> constexpr bool is_e8m0 = false;
+template <> constexpr bool is_e8m0<e8m0> = true;
+
+// kShort: numbers of 16 bits times powers of two, at most the largest value: encode_short takes them. A block's largest
+// cannot exceed it either, for the factor rounds up and the nearest larger number of 16 bits is further off than the
+// products round. (What is not finite is not short.)
+constexpr bool kShort = sizeof(X) == 2 && code_bits<Value>() == 8 && is_e8m0<Factor> && Params::Norm == kNormOne && !Params::Unit && !Params::Random;
 
 struct Outputs {
     void *row, *row_sf, *col, *col_sf; // null: not wanted
@@ -50,17 +59,6 @@ __device__ __forceinline__ float rounded_at_random(float v, u32 word) {
     return __uint_as_float(__float_as_uint(__fmul_rn(whole, unit)) | (__float_as_uint(v) & kSign));
 }
 
-// put_code writes one code at element at. The other code of its byte is the same thread's.
-__device__ __forceinline__ void put_code(void* codes, i64 at, u32 code) {
-    u8* p = (u8*)codes;
-    if constexpr (kNarrow) {
-        const u8 old = p[at / 2];
-        p[at / 2] = at % 2 ? (u8)((old & 15) | code << 4) : (u8)((old & 0xf0) | code);
-    } else {
-        p[at] = (u8)code;
-    }
-}
-
 // quantize_row makes the codes of eight columns from at on, n of which are there, and returns the factor of their block.
 __device__ __forceinline__ u32 quantize_row(const Pack<X, 8>& p, i64 at, int n, bool there, float norm, void* codes, const Draw& draw) {
     u32 top = 0;
@@ -71,17 +69,40 @@ __device__ __forceinline__ u32 quantize_row(const Pack<X, 8>& p, i64 at, int n, 
     for (int d = 1; d < kSharers; d *= 2) top = larger(top, __shfl_xor_sync(kFullWarp, top, d));
     const BlockScale b = block_scale<Value, Factor, Params::Unit>(top, norm);
     if (!codes || !there || n <= 0) return b.code;
-    float v[8];
-#pragma unroll
-    for (int i = 0; i < 8; i++) v[i] = __fmul_rn(p.get(i), b.s);
     Codes<Value, 8> c;
-    if constexpr (Params::Random) {
+    if constexpr (kShort) {
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (i < n) v[i] = rounded_at_random(v[i], draw.word((u64)(at + i)));
-        c.put(v);
-    } else {
-        c.put_finite(v);
+        for (int w = 0; w < 2; w++) {
+            float mag[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) mag[i] = __fmul_rn(fabsf(p.get(4 * w + i)), b.s);
+            c.word[w] = encode_short<Value>(mag, __byte_perm(p.word[2 * w], p.word[2 * w + 1], 0x7531));
+        }
+    }
+    if (!kShort || b.odd) {
+        float v[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[i] = __fmul_rn(p.get(i), b.s);
+        if constexpr (Params::Random) {
+            if constexpr (kVector) { // at is a multiple of 8
+#pragma unroll
+                for (int i = 0; i < 8; i += 4) {
+                    const uint4 four = draw.four((u64)(at + i) / 4);
+                    v[i] = rounded_at_random(v[i], four.x);
+                    v[i + 1] = rounded_at_random(v[i + 1], four.y);
+                    v[i + 2] = rounded_at_random(v[i + 2], four.z);
+                    v[i + 3] = rounded_at_random(v[i + 3], four.w);
+                }
+            } else {
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    if (i < n) v[i] = rounded_at_random(v[i], draw.word((u64)(at + i)));
+            }
+            c.put(v);
+        } else {
+            c.put_finite(v);
+            if (b.odd) c.mark_nans(v);
+        }
     }
     if constexpr (kVector) {
         c.store(codes, at);
@@ -91,11 +112,6 @@ __device__ __forceinline__ u32 quantize_row(const Pack<X, 8>& p, i64 at, int n, 
 #pragma unroll
         for (int i = 0; i < Codes<Value, 8>::kBytes; i++)
             if (i < bytes) out[i] = (u8)(c.word[i / 4] >> (i % 4 * 8));
-    }
-    if (!Params::Random && b.odd) {
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (i < n && magnitude(v[i]) > kInf) put_code(codes, at + i, NarrowFormat<Value>::kNaN);
     }
     return b.code;
 }
@@ -150,6 +166,13 @@ template <class T> struct Copy {
     const u8* bytes;
     __device__ __forceinline__ u32 word(int r, int c) const { return *(const u32*)(bytes + (r * kSide + c) * 2); }
     __device__ __forceinline__ float2 two(int r, int c) const { return make_float2(Pair<T>::low(word(r, c)), Pair<T>::high(word(r, c))); }
+    // short_codes are the codes of rows r and r+1, row after row, for encode_short.
+    template <class Value> __device__ __forceinline__ u32 short_codes(int r, int c, float s0, float s1) const {
+        const u32 a = word(r, c), b = word(r + 1, c);
+        const float mag[4] = {__fmul_rn(fabsf(Pair<T>::low(a)), s0), __fmul_rn(fabsf(Pair<T>::high(a)), s1), __fmul_rn(fabsf(Pair<T>::low(b)), s0),
+                              __fmul_rn(fabsf(Pair<T>::high(b)), s1)};
+        return encode_short<Value>(mag, __byte_perm(a, b, 0x7531));
+    }
     // tops are the largest magnitudes of the kVec rows from r on.
     __device__ __forceinline__ void tops(u32 (&top)[2], int r, int c) const {
         u32 both = 0;
@@ -161,6 +184,7 @@ template <class T> struct Copy {
 };
 template <> struct Copy<float> {
     const u8* bytes;
+    template <class Value> __device__ u32 short_codes(int, int, float, float) const; // not for float
     __device__ __forceinline__ float2 two(int r, int c) const { return *(const float2*)(bytes + (r * kSide + c) * 4); }
     __device__ __forceinline__ void tops(u32 (&top)[2], int r, int c) const {
         top[0] = top[1] = 0;
@@ -195,13 +219,49 @@ __device__ __forceinline__ void store_run(const Codes<Value, kRun>& c, void* cod
         if (i < bytes) out[i] = (u8)(c.word[i / 4] >> (i % 4 * 8) & (kNarrow && 2 * i + 1 == n ? 15 : 255));
 }
 
+// scale_two multiplies what stands in two columns, the first of which is an element of x, by their blocks' scales.
+__device__ __forceinline__ void scale_two(float& a, float& b, float2 x, const BlockScale (&s)[2], i64 element, const Draw& draw) {
+    a = __fmul_rn(x.x, s[0].s);
+    b = __fmul_rn(x.y, s[1].s);
+    if constexpr (Params::Random && kVector) { // element is even
+        const uint4 four = draw.four((u64)element / 4);
+        a = rounded_at_random(a, element % 4 == 0 ? four.x : four.z);
+        b = rounded_at_random(b, element % 4 == 0 ? four.y : four.w);
+    } else if constexpr (Params::Random) {
+        a = rounded_at_random(a, draw.word((u64)element));
+        b = rounded_at_random(b, draw.word((u64)element + 1));
+    }
+}
+
+// encode_all makes a word of codes of numbers that may be NaN if odd says so.
+template <int N> __device__ __forceinline__ u32 encode_all(const float (&v)[N], bool odd) {
+    Codes<Value, N> w;
+    if constexpr (Params::Random) {
+        w.put(v);
+    } else {
+        w.put_finite(v);
+        if (odd) w.mark_nans(v);
+    }
+    return w.word[0];
+}
+
+// two_rows makes the codes of two columns of rows r and r+1, row after row, of 8 bits.
+__device__ __forceinline__ u32 two_rows(const Copy<X>& copy, int r, int c, const BlockScale (&b)[2], i64 element, int cols, const Draw& draw) {
+    if constexpr (kShort) {
+        if (!b[0].odd && !b[1].odd) return copy.template short_codes<Value>(r, c, b[0].s, b[1].s);
+    }
+    float v[4];
+    scale_two(v[0], v[1], copy.two(r, c), b, element, draw);
+    scale_two(v[2], v[3], copy.two(r + 1, c), b, element + cols, draw);
+    return encode_all<4>(v, b[0].odd || b[1].odd);
+}
+
 // columns_of_tile makes the column blocks of a tile from its copy, and leaves the factors in sf.
 __device__ __forceinline__ void columns_of_tile(const QuantTile& t, i64 rows, int cols, float norm, void* codes, const Draw& draw,
                                                 const Copy<X>& copy, u8* sf) {
     const int c = threadIdx.x % (kSide / 2) * 2, first = threadIdx.x / (kSide / 2) * kRun;
     const int have = clamp_of(t.cols - c, 0, 2), n = clamp_of(t.last - first, 0, kRun); // columns and rows that are there
     BlockScale s[kRun / kVec][2];
-    bool odd = false;
 #pragma unroll
     for (int k = 0; k < kRun / kVec; k++) {
         u32 top[2];
@@ -209,7 +269,6 @@ __device__ __forceinline__ void columns_of_tile(const QuantTile& t, i64 rows, in
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             s[k][i] = block_scale<Value, Factor, Params::Unit>(top[i], norm);
-            odd |= s[k][i].odd;
             const int block = first / kVec + k;
             sf[block / kFactorCols * kFactorBytes + factor_byte(c + i, block)] = i < have && k * kVec < n ? (u8)s[k][i].code : 0;
         }
@@ -218,44 +277,43 @@ __device__ __forceinline__ void columns_of_tile(const QuantTile& t, i64 rows, in
     const i64 element = (t.batch * rows + t.row + first) * cols + t.col + c;                      // in the order of x
     const i64 place = ((i64)t.batch * cols + t.col + c) * rows + t.row + first;                   // transposed
     Codes<Value, kRun> run[2];
+    if constexpr (kNarrow) {
 #pragma unroll
-    for (int i = 0; i < 2; i++)
+        for (int at = 0; at < kRun; at += 8) {
+            const BlockScale(&b)[2] = s[at / kVec];
+            float v[2][8];
 #pragma unroll
-        for (int w = 0; w < Codes<Value, kRun>::kWords; w++) run[i].word[w] = 0;
-    constexpr int kStep = kNarrow ? 8 : 4; // rows whose codes make a word
+            for (int r = 0; r < 8; r++) scale_two(v[0][r], v[1][r], copy.two(first + at + r, c), b, element + (i64)(at + r) * cols, draw);
 #pragma unroll
-    for (int at = 0; at < kRun; at += kStep) {
-        const BlockScale(&b)[2] = s[at / kVec];
-        float v[2][kStep];
+            for (int i = 0; i < 2; i++) run[i].word[at / 8] = encode_all<8>(v[i], b[i].odd);
+            if constexpr (!Params::Transpose) {
 #pragma unroll
-        for (int r = 0; r < kStep; r++) {
-            const float2 x = copy.two(first + at + r, c);
-            v[0][r] = __fmul_rn(x.x, b[0].s);
-            v[1][r] = __fmul_rn(x.y, b[1].s);
-            if constexpr (Params::Random) {
-                const u64 e = (u64)(element + (i64)(at + r) * cols);
-                v[0][r] = rounded_at_random(v[0][r], draw.word(e));
-                v[1][r] = rounded_at_random(v[1][r], draw.word(e + 1));
+                for (int r = 0; r < 8; r++)
+                    if (at + r < n) ((u8*)codes)[(element + (i64)(at + r) * cols) / 2] = (u8)(run[0].code(at + r) | run[1].code(at + r) << 4);
             }
         }
+    } else {
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            Codes<Value, kStep> w;
-            if constexpr (Params::Random) w.put(v[i]);
-            else w.put_finite(v[i]);
-            run[i].word[at / kStep] = w.word[0];
-        }
-        if constexpr (!Params::Transpose) {
+        for (int at = 0; at < kRun; at += 4) {
+            const BlockScale(&b)[2] = s[at / kVec];
+            u32 two[2]; // the codes of two rows each, row after row
 #pragma unroll
-            for (int r = 0; r < kStep; r++) {
-                if (at + r >= n) continue;
-                u8* out = (u8*)codes + Codes<Value, 2>::byte(element + (i64)(at + r) * cols);
-                const u32 low = run[0].code(at + r), high = run[1].code(at + r);
-                if constexpr (kNarrow) *out = (u8)(low | high << 4);
-                else if constexpr (kVector) *(u16*)out = (u16)(low | high << 8);
-                else {
-                    out[0] = (u8)low;
-                    if (have == 2) out[1] = (u8)high;
+            for (int h = 0; h < 2; h++) two[h] = two_rows(copy, first + at + 2 * h, c, b, element + (i64)(at + 2 * h) * cols, cols, draw);
+            if constexpr (Params::Transpose) {
+                run[0].word[at / 4] = __byte_perm(two[0], two[1], 0x6420);
+                run[1].word[at / 4] = __byte_perm(two[0], two[1], 0x7531);
+            } else {
+#pragma unroll
+                for (int r = 0; r < 4; r++) {
+                    if (at + r >= n) continue;
+                    u8* out = (u8*)codes + element + (i64)(at + r) * cols;
+                    const u32 pair = two[r / 2] >> (r % 2 * 16);
+                    if constexpr (kVector) {
+                        *(u16*)out = (u16)pair;
+                    } else {
+                        out[0] = (u8)pair;
+                        if (have == 2) out[1] = (u8)(pair >> 8);
+                    }
                 }
             }
         }
@@ -263,19 +321,6 @@ __device__ __forceinline__ void columns_of_tile(const QuantTile& t, i64 rows, in
     if constexpr (Params::Transpose) {
         store_run(run[0], codes, place, n);
         if (have == 2) store_run(run[1], codes, place + rows, n);
-    }
-    if (!Params::Random && odd) {
-#pragma unroll 1
-        for (int r = 0; r < n; r++) {
-            const float2 x = copy.two(first + r, c);
-            const float v[2] = {__fmul_rn(x.x, s[0][0].s), __fmul_rn(x.y, s[0][1].s)};
-            const float w[2] = {__fmul_rn(x.x, s[kRun / kVec - 1][0].s), __fmul_rn(x.y, s[kRun / kVec - 1][1].s)};
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                if (i < have && magnitude(r < kVec ? v[i] : w[i]) > kInf)
-                    put_code(codes, Params::Transpose ? place + i * rows + r : element + (i64)r * cols + i, NarrowFormat<Value>::kNaN);
-            }
-        }
     }
 }
 

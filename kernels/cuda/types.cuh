@@ -23,7 +23,8 @@ enum GLULayout {
 
 // Where the norm of Quantize comes from.
 enum NormKind {
-    kNormConst,  // given, or 1
+    kNormOne,    // it is 1
+    kNormConst,  // given
     kNormScale,  // one over a global scale
     kNormAuto,   // 448*6 over the largest finite magnitude
 };
