@@ -14,8 +14,8 @@ import (
 
 // hostOnly are the operators that have host code and no kernel, and why.
 var hostOnly = map[string]string{
-	"quantize": noScaledKernel, "dequantize": noScaledKernel, "grouped_gemm_quant": noScaledKernel, "grouped_gemm_glu_quant": noScaledKernel,
-	"grouped_gemm_dglu_quant": noScaledKernel, "wgrad_quant": noScaledKernel,
+	"quantize": noScaledKernel, "dequantize": noScaledKernel,
+	"wgrad_quant": noScaledKernel,
 }
 
 const noScaledKernel = "block-scaled formats have no CUDA kernel yet"
