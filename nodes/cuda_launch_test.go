@@ -15,7 +15,6 @@ import (
 // hostOnly are the operators that have host code and no kernel, and why.
 var hostOnly = map[string]string{
 	"quantize": noScaledKernel, "dequantize": noScaledKernel,
-	"wgrad_quant": noScaledKernel,
 }
 
 const noScaledKernel = "block-scaled formats have no CUDA kernel yet"

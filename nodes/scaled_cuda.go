@@ -175,8 +175,8 @@ type extremeParams struct {
 	Align                     int
 }
 
-// launch describes the search over so many rows of factors in all.
+// launch describes the search over so many rows of factors in all, a word each where Cols is 0.
 func (p extremeParams) launch(d graph.GPU, rows int, args ...any) graph.Launch {
-	words := rows * tiles(p.Cols, 128)
+	words := rows * max(1, tiles(p.Cols, 128))
 	return launchOf("scaled_extremes", "scaled_extremes.cuh", p, strided(d, words, blockThreads*2, 8), blockThreads, args...)
 }

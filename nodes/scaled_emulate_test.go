@@ -317,3 +317,90 @@ func TestEmulate_WeightOnly(t *testing.T) {
 		})
 	}
 }
+
+func TestEmulate_WGradQuant(t *testing.T) {
+	e := newEmulator(t)
+	odd := grouping{offsets: []int32{128, 128, 512, 640}, counts: []int32{101, 0, 261, 0}, m: 768}
+	for _, c := range []struct {
+		f    BlockFormat
+		op   wgrad
+		tile [2]int
+		far  bool
+	}{
+		{MXFP8, wgrad{AMajorM: true}, [2]int{128, 128}, false},
+		{MXFP8, wgrad{}, [2]int{256, 128}, false},
+		{MXFP8E5M2, wgrad{AMajorM: true, BMajorK: true, Discrete: 4}, [2]int{64, 64}, false},
+		{MXFP8, wgrad{AMajorM: true, Accumulate: true}, [2]int{64, 128}, true},
+		{MXFP8, wgrad{BMajorK: true, Ragged: true, Accumulate: true}, [2]int{64, 64}, true},
+		{MXFP8, wgrad{BMajorK: true, Ragged: true}, [2]int{128, 256}, false},
+		{MXFP4, wgrad{BMajorK: true}, [2]int{128, 128}, false},
+		{MXFP4Vec16, wgrad{BMajorK: true, Ragged: true}, [2]int{128, 64}, false},
+		{NVFP4, wgrad{BMajorK: true, Accumulate: true}, [2]int{64, 128}, false},
+	} {
+		op := c.op
+		t.Run(fmt.Sprintf("%s/m=%v,k=%v,ragged=%v,acc=%v,far=%v", c.f, op.AMajorM, op.BMajorK, op.Ragged, op.Accumulate, c.far), func(t *testing.T) {
+			m := newEmulation(53)
+			m.sum = 512
+			const hidden, inter = 208, 272
+			offsets, counts := m.groups(odd, true)
+			var in []*graph.Value
+			for i, x := range []struct {
+				rows  int
+				major bool // tokens are rows
+			}{{hidden, op.AMajorM}, {inter, !op.BMajorK}} {
+				v := []int{x.rows, odd.m}
+				if x.major {
+					v = []int{odd.m, x.rows}
+				}
+				y := m.codes([]string{"a", "b"}[i], c.f.Values(), v...)
+				if x.major {
+					m.padding(odd, true, y)
+				}
+				in = append(in, y)
+			}
+			in = append(in, offsets, counts, m.normals("alpha", dtype.Float32, 4))
+			for i, rows := range []int{hidden, inter} {
+				in = append(in, m.tokenFactors([]string{"sfa", "sfb"}[i], c.f, rows, odd, c.far && i == 0))
+			}
+			in = append(in, nil, nil)
+			if c.f == NVFP4 {
+				in[len(in)-2], in[len(in)-1] = m.normals("global_scale_a", dtype.Float32, 4), m.normals("global_scale_b", dtype.Float32, 4)
+			}
+			op.Align, op.DType, op.Launch = 128, dtype.BFloat16, Launch{Tile: c.tile}
+			if op.Accumulate {
+				op.DType = dtype.Float32
+				vars := graph.NewVars(1)
+				v := m.g.Use(vars.State("w", dtype.Float32, graph.Const(0), 4, hidden, inter))
+				m.data[v] = m.data[m.normals("old", dtype.Float32, 4, hidden, inter)]
+				in = append(in, v)
+			}
+			m.run(t, e, scaledWGrad{WGrad: op, Vec: c.f.Vec()}, in...)
+		})
+	}
+}
+
+// tokenFactors makes the factors of an operand of WGrad, expert by expert; those past an expert's tokens are NaN.
+func (m *emulation) tokenFactors(name string, f BlockFormat, rows int, g grouping, far bool) *graph.Value {
+	total := dtype.FactorLayout{Rows: rows, Cols: dtype.FactorCols(g.m, f.Vec()), Batches: 1}
+	v := m.g.Input(name, f.Factor(), total.Bytes())
+	b := make([]byte, total.Bytes())
+	for i := range b {
+		b[i] = 0xff
+	}
+	code, at, base := m.near(f), 0, 0
+	for e, o := range g.offsets {
+		l := dtype.FactorLayout{Rows: rows, Cols: dtype.FactorCols(int(o)-at, f.Vec()), Batches: 1}
+		for r := range rows {
+			for c := range dtype.FactorCols(int(g.counts[e]), f.Vec()) {
+				b[base+l.Index(0, r, c)] = code()
+				if far && r%5 == 0 {
+					b[base+l.Index(0, r, c)] = byte(c % 3)
+				}
+			}
+		}
+		base += l.Bytes()
+		at = int(o)
+	}
+	m.data[v] = b
+	return v
+}

@@ -92,8 +92,8 @@ struct CodeLoader {
             // What does not exist becomes zero: stale codes must not look like NaNs.
             ptx::cp_async16_zero(left > 0, slot + (pass * kThreads + threadIdx.x) * 16, from + (kLines ? mapped(step) : step) * distance(), exists ? n : 0);
             if constexpr (kAlongOuter) {
-                const bool wanted = left > 0 && line() + step < left;
-                ptx::cp_async4_zero(wanted, slot + kCodeBytes + (pass * kThreads + threadIdx.x) * 4, factors + factor_row(at + line() + step, words), exists ? 4 : 0);
+                const bool real = exists && (!kTailed || line() + step < left);
+                ptx::cp_async4_zero(left > 0, slot + kCodeBytes + (pass * kThreads + threadIdx.x) * 4, factors + factor_row(at + line() + step, words), real ? 4 : 0);
             }
         }
         if constexpr (kQuarter == 1 && !kAlongOuter) {

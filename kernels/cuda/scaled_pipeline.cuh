@@ -218,3 +218,13 @@ __device__ __forceinline__ void multiply_decoded(unsigned char* slots, const Wor
         epilogue(t, warp_m, warp_n, acc);
     }
 }
+
+// The one that goes with Spec::T, over the shared memory that it takes.
+template <class Spec, class Smem, class Work, class Epilogue>
+__device__ __forceinline__ void multiply_codes(Smem& smem, const Work& work, Epilogue& epilogue) {
+    if constexpr (sizeof(typename Spec::T) == 4) {
+        multiply_decoded<Spec>(smem.slots, work, epilogue);
+    } else {
+        multiply_scaled<Spec>(smem.tiles, smem.slots, work, epilogue);
+    }
+}

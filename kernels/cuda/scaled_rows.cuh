@@ -118,9 +118,5 @@ __device__ __forceinline__ void scaled_rows(const ScaledOperands& x, const int* 
     smem.groups.template read<P::TileM>(offsets, counts, limit, P::Align);
     const ScaledRowWork<P> work{{smem.groups, nullptr, nullptr}, x.a, x.b, x.sfa, x.sfb};
     auto epilogue = make(smem);
-    if constexpr (sizeof(typename P::OperandType) == 4) {
-        multiply_decoded<ScaledRowSpec<P>>(smem.slots, work, epilogue);
-    } else {
-        multiply_scaled<ScaledRowSpec<P>>(smem.tiles, smem.slots, work, epilogue);
-    }
+    multiply_codes<ScaledRowSpec<P>>(smem, work, epilogue);
 }
