@@ -44,6 +44,8 @@ const (
 	stageBytes = 16 * 64 * 4
 	// lineBytes is what a row of a tile takes of a slot.
 	lineBytes = 128
+	// scaledDepth is the length of the reduction that a block of codes covers, aboutBytes what a slot says of its block.
+	scaledDepth, aboutBytes = 64, 16
 	// bandRows is how many rows of tiles make the operands of the thread blocks that run at once smallest: about as
 	// many rows as columns of A and B on 132 multiprocessors.
 	bandRows = 2048
@@ -51,10 +53,39 @@ const (
 
 func (t productTile) threads() int { return t.TileM / t.WarpM * (t.TileN / 64) * 32 }
 
-// sharedBytes returns sizeof(RowSmem) for so many slots: ring, stages, three numbers a group and one.
-func (t productTile) sharedBytes(stages, groups int) int {
-	n := stages*(t.TileM+t.TileN)*lineBytes + t.threads()/32*stageBytes + (3*groups+1)*4
+// sharedBytes returns sizeof(RowSmem), or of ScaledRowSmem, for so many slots: tiles and ring, stages, three numbers a group
+// and one.
+func (t productTile) sharedBytes(stages int, s productSize) int {
+	n := t.ringBytes(stages, s) + t.threads()/32*stageBytes + (3*s.groups+1)*4
 	return tiles(n, 128) * 128
+}
+
+// ringBytes returns the size of a ring of so many slots; with codes, that of the tiles that they are decoded to as well
+// (ScaledShape).
+func (t productTile) ringBytes(stages int, s productSize) int {
+	tile := (t.TileM + t.TileN) * lineBytes
+	switch {
+	case s.codes == codeBits{}:
+		return stages * tile
+	case s.dt == dtype.Float32: // decoded element by element
+		return tile
+	}
+	decoded, slot := 0, aboutBytes
+	for _, x := range []struct {
+		rows, bits int
+		alongOuter bool
+	}{{t.TileM, s.codes.a, false}, {t.TileN, s.codes.b, s.codes.alongOuter}} {
+		codes := x.rows * scaledDepth * x.bits / 8
+		switch {
+		case x.bits == 0:
+			slot += x.rows * lineBytes
+		case x.alongOuter: // a word of factors for each chunk
+			decoded, slot = decoded+2*x.rows*lineBytes, slot+codes+codes/4
+		default: // one for each row
+			decoded, slot = decoded+2*x.rows*lineBytes, slot+codes+x.rows*4
+		}
+	}
+	return decoded + stages*tiles(slot, 128)*128
 }
 
 // productSize is what the choice of a tile goes by.
@@ -63,6 +94,24 @@ type productSize struct {
 	groups  int
 	m, n    int  // of the outputs
 	perRows bool // the groups share m rows, else each has an (m,n)
+	codes   codeBits
+}
+
+// codeBits says which operands of a product are codes.
+type codeBits struct {
+	a, b       int  // bits of a code; 0: no codes
+	alongOuter bool // factors of b run along its outer axis
+}
+
+// stages are how many slots a ring has at most, and at least where thread blocks share a multiprocessor or not.
+func (s productSize) stages() (most, shared, alone int) {
+	switch {
+	case s.codes == codeBits{}:
+		return productStages, 3, 2
+	case s.codes.a == 0: // a slot of a plain operand is free a block later than one of codes
+		return productStages + 1, 4, 3
+	}
+	return productStages, 3, 2
 }
 
 // chooseTile returns the tile that the options ask for, else the fastest by a simple model: the tiles of the busiest
@@ -81,7 +130,7 @@ func chooseTile(l Launch, d graph.GPU, s productSize) (productTile, error) {
 			continue // plain multiply-adds need the registers
 		}
 		t := productTile{TileM: c.m, TileN: c.n, WarpM: c.warpM, Band: max(1, bandRows/c.m), Blocks: c.blocks}
-		if !t.fit(d, s.groups) {
+		if !t.fit(d, s) {
 			continue
 		}
 		rows := s.groups * tiles(s.m, c.m)
@@ -100,16 +149,17 @@ func chooseTile(l Launch, d graph.GPU, s productSize) (productTile, error) {
 	return best, nil
 }
 
-// fit sets stages, blocks and shared memory to the most that the device has room for; false: not even two stages.
-func (t *productTile) fit(d graph.GPU, groups int) bool {
+// fit sets stages, blocks and shared memory to the most that the device has room for; false: not even the fewest stages.
+func (t *productTile) fit(d graph.GPU, s productSize) bool {
+	most, shared, alone := s.stages()
 	for blocks := t.Blocks; blocks >= 1; blocks-- {
 		room := min(d.SharedBytes, (d.SharedBytes+reservedShared)/blocks-reservedShared)
-		least := 3
+		least := shared
 		if blocks == 1 {
-			least = 2
+			least = alone
 		}
-		for stages := productStages; stages >= least; stages-- {
-			if n := t.sharedBytes(stages, groups); n <= room {
+		for stages := most; stages >= least; stages-- {
+			if n := t.sharedBytes(stages, s); n <= room {
 				t.Stages, t.Blocks, t.SharedBytes = stages, blocks, n
 				return true
 			}
@@ -157,10 +207,15 @@ func pointerBytes(n int) int64 { return int64(tiles(n*8, 256) * 256) }
 
 // gatherPointers returns the launches that write the tensors' addresses to the scratch.
 func gatherPointers(c *graph.KernelCall, ts []*graph.Tensor) []graph.Launch {
+	return gatherPointersAt(c, 0, ts)
+}
+
+// gatherPointersAt is gatherPointers to offset bytes in the scratch.
+func gatherPointersAt(c *graph.KernelCall, offset int64, ts []*graph.Tensor) []graph.Launch {
 	var launches []graph.Launch
 	for base := 0; base < len(ts); base += pointersPerLaunch {
 		n := min(pointersPerLaunch, len(ts)-base)
-		args := []any{scratchAt(c, 0), int32(base), int32(n)}
+		args := []any{scratchAt(c, int(offset)), int32(base), int32(n)}
 		for i := range pointersPerLaunch {
 			var t *graph.Tensor
 			if i < n {
@@ -181,16 +236,13 @@ func (k weightKind) cuda(c *graph.KernelCall, b []*graph.Tensor) (graph.Pointer,
 	return scratchAt(c, 0), gatherPointers(c, b)
 }
 
-// refuseScaled refuses what has no kernel yet: codes that are decoded inside a product with a plain A.
-func (k weightKind) refuseScaled() error {
+// pointerScratch returns the scratch of discrete weights, and of what weights that are block-scaled alone take.
+func (k weightKind) pointerScratch() int64 {
 	if k.Only != NoBlockFormat {
-		return graph.Unsupported("b", "weight-only "+k.Only.String(), "weights in the format of a: the kernels that decode inside a product are not there yet")
+		return k.scaledScratchCUDA()
 	}
-	return nil
+	return pointerBytes(k.Discrete)
 }
-
-// pointerScratch returns the scratch of discrete weights.
-func (k weightKind) pointerScratch() int64 { return pointerBytes(k.Discrete) }
 
 // rowsOf is the argument for the rows in use of t.
 func rowsOf(t *graph.Tensor) graph.Count { return graph.Count{T: t} }

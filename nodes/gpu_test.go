@@ -303,7 +303,8 @@ func TestGPU_Kinds(t *testing.T) {
 }
 
 // hot are the kernels in which a spilled register costs time that matters.
-var hot = []string{"grouped_gemm", "grouped_gemm_glu", "grouped_gemm_dglu", "wgrad"}
+var hot = []string{"grouped_gemm", "grouped_gemm_glu", "grouped_gemm_dglu", "wgrad",
+	"grouped_gemm_quant", "grouped_gemm_glu_quant", "grouped_gemm_dglu_quant", "wgrad_quant"}
 
 // TestCompileAll compiles every kernel that the cases and the layers of public models launch, for sm_90a, and four of
 // each name for the other families of devices, and reports what each takes. It needs NVRTC and no GPU. Compiled

@@ -25,6 +25,9 @@ func (o groupedGEMM) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 		return nil, err
 	}
 	n := width(c.Out...)
+	if o.Weights.Only != NoBlockFormat {
+		return onlyCall(c, o.Weights, o.Launch, n).plain(c.Out[0], c.Out[1])
+	}
 	p := struct {
 		rowProduct
 		plainEpilogue
@@ -35,9 +38,6 @@ func (o groupedGEMM) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 // gemmLaunches describes a grouped GEMM of sections 4 and 5, whose operands and outputs lie alike; params returns the
 // constants once product is filled in.
 func gemmLaunches(c *graph.KernelCall, name string, l Launch, w weightKind, n int, product *rowProduct, params func() any) ([]graph.Launch, error) {
-	if err := w.refuseScaled(); err != nil {
-		return nil, err
-	}
 	a, offsets := c.In[gemmA], c.In[gemmOffsets]
 	m, up := a.Shape[0], product.UpRow
 	p, err := rowProductOf(l, c.GPU, w, a.DType, offsets.Shape[0], m, a.Shape[1], n)

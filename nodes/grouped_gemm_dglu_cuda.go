@@ -101,26 +101,32 @@ func (p groupPartsParams) launch(args ...any) graph.Launch {
 }
 
 // parts returns the constants of the product and the layout of its parts.
-func (o groupedGEMMdGLU) parts(d graph.GPU, w weightKind, p rowProduct, m int, dprob, dbias, amax bool) dgluParts {
+func (o groupedGEMMdGLU) parts(w weightKind, p rowProduct, m int, dprob, dbias, amax bool) dgluParts {
 	return dgluPartsOf(w.pointerScratch(), p.TileM, p.TileM/p.WarpM, p.E, m, p.N, dprob, dbias, amax)
 }
 
 // CUDAScratch is the addresses of discrete weights and the parts of sums.
 func (o groupedGEMMdGLU) CUDAScratch(n *graph.Node, d graph.GPU) int64 {
 	a, c, experts := n.In(gradDD), n.In(gradC), n.In(gradOffsets).Dim(0)
+	if f := o.Weights.Only; f != NoBlockFormat {
+		return scaledDGLUScratch(n, d, f, o.Weights, o.Launch, a.DType())
+	}
 	p, err := rowProductOf(o.Launch, d, o.Weights, a.DType(), experts, a.Dim(0), a.Dim(1), c.Dim(1)/2)
 	if err != nil {
 		return 0 // CUDA says so
 	}
-	return o.parts(d, o.Weights, p, a.Dim(0), n.Out(dgluDProb) != nil, n.Out(dgluDBias) != nil, n.Out(dgluAmax) != nil).end
+	return o.parts(o.Weights, p, a.Dim(0), n.Out(dgluDProb) != nil, n.Out(dgluDBias) != nil, n.Out(dgluAmax) != nil).end
 }
 
 func (o groupedGEMMdGLU) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 	if err := refuseWide(c); err != nil {
 		return nil, err
 	}
-	if err := o.Weights.refuseScaled(); err != nil {
-		return nil, err
+	if o.Weights.Only != NoBlockFormat {
+		b := c.In[dgluB:]
+		x := dgluCall(c, o.Weights.Only, o.Weights, 1, o.Launch)
+		x.b, x.sfb, x.global = b[:o.Weights.count()], b[o.Weights.count():], make([]*graph.Tensor, 2)
+		return x.dglu(o.Act, o.Layout)
 	}
 	a, offsets, cc := c.In[gradDD], c.In[gradOffsets], c.In[gradC]
 	m, n := a.Shape[0], cc.Shape[1]/2
@@ -133,7 +139,7 @@ func (o groupedGEMMdGLU) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 		dgluParams
 		HasAlpha bool
 	}{product, dgluParamsOf(c, o.Act, o.Layout), c.In[dgluAlpha] != nil}
-	parts := o.parts(c.GPU, o.Weights, product, m, p.HasDProb, p.HasDBias, p.HasAmax)
+	parts := o.parts(o.Weights, product, m, p.HasDProb, p.HasDBias, p.HasAmax)
 	b, launches := o.Weights.cuda(c, c.In[dgluB:])
 	launches = append(launches, product.launch(c.GPU, "grouped_gemm_dglu", p, product.work(m),
 		ptr(a), b, ptr(offsets), ptr(c.In[gradCounts]), rowsOf(a), rowsOf(cc), rowsOf(c.In[gradProb]), ptr(c.In[dgluAlpha]), ptr(c.In[gradProb]), ptr(c.In[gradBeta]), ptr(cc),

@@ -16,6 +16,9 @@ func (o groupedGEMMGLU) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 	case d != nil:
 		n = 2 * d.Shape[1]
 	}
+	if o.Weights.Only != NoBlockFormat {
+		return onlyCall(c, o.Weights, o.Launch, n).glu(o.Layout, o.Act, c.Out[0], c.Out[1])
+	}
 	p := struct {
 		rowProduct
 		plainEpilogue

@@ -70,3 +70,17 @@ struct RowFactors {
 
 // value[i], 1 where there is none.
 __device__ __forceinline__ float factor_of(bool given, const float* value, i64 i) { return given ? value[i] : 1.0f; }
+
+// What an epilogue takes beside its operands: the factor of a group's products, and what becomes of max |D|.
+template <class P>
+struct PlainExtra {
+    static constexpr bool kSees = false;  // whether it looks at D
+
+    const float* alpha;
+
+    struct Seen {
+        __device__ __forceinline__ void see(const float (&)[8]) {}
+    };
+    __device__ __forceinline__ float factor(int group) const { return factor_of(P::HasAlpha, alpha, group); }
+    __device__ __forceinline__ void leave(const Seen&, int) const {}
+};

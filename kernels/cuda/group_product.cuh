@@ -97,14 +97,14 @@ struct GroupSmem {
 //
 // P also has OutType, BiasType; HasAlpha, HasBias (N, the same for all groups); Ptrs: out holds E addresses, null where nobody
 // wants the product.
-template <class P>
+template <class P, class Extra = PlainExtra<P>>
 struct GroupEpilogue {
     using Tile = typename GroupWork<P>::Tile;
     using Out = typename P::OutType;
     static constexpr bool kVector = P::N % 8 == 0;
 
     Stage* stages;
-    const float* alpha;
+    Extra extra;
     const typename P::BiasType* bias;
     void* out;
 
@@ -123,7 +123,7 @@ struct GroupEpilogue {
         if constexpr (P::HasBias) {
             load8<kVector>(b, bias + col, n);
         }
-        for_staged<8, P::WarpM>(stage, acc, factor_of(P::HasAlpha, alpha, t.group), [&](int i, int staged) {
+        for_staged<8, P::WarpM>(stage, acc, extra.factor(t.group), [&](int i, int staged) {
             const int row = first + i * 16 + staged;
             if (row >= t.rows || n == 0) {
                 return;

@@ -2,87 +2,10 @@
 //
 //   C = alpha[g] A_g B_g^T (+ bias[g]);  D = prob act(gate, up), gate and up from the float32 C
 //
-// Tiles, warps and shared memory: row_product.cuh. A warp's 64 columns are one block of C, 32 gate and 32 up. With weights
-// [gate; up] (UpRow) the copies bring the rows into that order; where gate and up alternate (Layout kPairs) the columns are
-// sorted on the way out of the stage.
+// Tiles, warps and shared memory: row_product.cuh; outputs: glu_epilogue.cuh.
 //
-// Params: those of row_product.cuh, BiasType, DType, CType, HasAlpha, HasProb, HasBias, HasD, HasC, Layout, Act.
-#include "activation.cuh"
-#include "row_product.cuh"
-
-template <class P>
-struct GLUEpilogue {
-    using Tile = typename RowWork<P>::Tile;
-    static constexpr bool kFast = sizeof(typename P::DType) == 2;
-
-    Stage* stages;
-    const float* alpha;
-    const float* prob;
-    const typename P::BiasType* bias;
-    typename P::DType* d;
-    typename P::CType* c;
-
-    // Gate and up j of a block, from eight neighbours each or sixteen that alternate.
-    static __device__ __forceinline__ void sort(float (&gate)[8], float (&up)[8], const float (&x)[8], const float (&y)[8]) {
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            gate[i] = P::Layout != kPairs ? x[i] : i < 4 ? x[2 * i] : y[2 * i - 8];
-            up[i] = P::Layout != kPairs ? y[i] : i < 4 ? x[2 * i + 1] : y[2 * i - 7];
-        }
-    }
-
-    __device__ __forceinline__ void begin(const Tile&, int, int) const {}
-
-    __device__ __forceinline__ void operator()(const Tile& t, int warp_m, int warp_n, const Accumulators<P::WarpM>& acc) const {
-        const int first = warp_m * P::WarpM, rows = t.last - t.first, j = threadIdx.x % 4 * 8;
-        const int col = t.col + warp_n * 64;
-        if (first >= rows || col >= P::N) {
-            return;
-        }
-        // Where this lane's eight gates and eight ups are: in the stage, and in the bias.
-        const int one = P::Layout == kPairs ? 2 * j : j, two = P::Layout == kPairs ? 2 * j + 8 : j + 32;
-        Stage& stage = stages[threadIdx.x / 32];
-        float bias_gate[8], bias_up[8];
-        if constexpr (P::HasBias) {
-            float x[8], y[8];
-            const typename P::BiasType* b = bias + static_cast<i64>(t.group) * P::N;
-            load8(x, b + (P::Layout == kConcat ? col / 2 + j : col + one));
-            load8(y, b + (P::Layout == kConcat ? P::N / 2 + col / 2 + j : col + two));
-            sort(bias_gate, bias_up, x, y);
-        }
-        const RowFactors<P::WarpM> factors(P::HasProb, prob + t.first + first, t.rows - first);
-        for_staged<4, P::WarpM>(stage, acc, factor_of(P::HasAlpha, alpha, t.group), [&](int slab, int staged) {
-            const float p = factors.at(slab, staged);
-            const int row = first + slab * 16 + staged;
-            if (row >= rows) {
-                return;
-            }
-            const i64 m = t.first + row;
-            float gate[8] = {}, up[8] = {}, value[8] = {};
-            if (row < t.rows) {
-                float x[8], y[8];
-                stage.get(x, staged, one);
-                stage.get(y, staged, two);
-                sort(gate, up, x, y);
-#pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    if (P::HasBias) {
-                        gate[i] += bias_gate[i];
-                        up[i] += bias_up[i];
-                    }
-                    value[i] = p * activate<typename P::Act, kFast>(gate[i], up[i]);
-                }
-            }
-            if constexpr (P::HasC) {
-                store8(c + m * P::N + col + j, gate);
-                store8(c + m * P::N + col + 32 + j, up);
-            }
-            if constexpr (P::HasD) {
-                store8(d + m * (P::N / 2) + col / 2 + j, value);
-            }
-        });
-    }
-};
+// Params: those of row_product.cuh and of GLUEpilogue.
+#include "glu_epilogue.cuh"
 
 extern "C" __global__ void __launch_bounds__(Shape<RowSpec<Params>>::kThreads, Params::Blocks)
     grouped_gemm_glu(const Params::OperandType* a, const void* b, const int* offsets, const int* counts, const int* rows_a,

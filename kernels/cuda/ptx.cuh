@@ -34,6 +34,13 @@ __device__ __forceinline__ void cp_async16_zero(bool wanted, u32 dst, const void
                  : "memory");
 }
 
+// The same of 4 bytes, through L1.
+__device__ __forceinline__ void cp_async4_zero(bool wanted, u32 dst, const void* src, u32 bytes) {
+    asm volatile("{.reg .pred p; setp.ne.u32 p, %3, 0; @p cp.async.ca.shared.global [%0], [%1], 4, %2;}" ::"r"(dst), "l"(src),
+                 "r"(bytes), "r"(static_cast<u32>(wanted))
+                 : "memory");
+}
+
 // Closes the group of the copies issued since the last commit; it may be empty.
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
@@ -49,6 +56,20 @@ __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefe
 // 9.7.8.9 st.shared of 16 bytes.
 __device__ __forceinline__ void st_shared16(u32 dst, const u32 (&v)[4]) {
     asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(dst), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+}
+
+// 9.7.8.9 st.shared of 2 and 4 bytes.
+__device__ __forceinline__ void st_shared2(u32 dst, u16 v) { asm volatile("st.shared.b16 [%0], %1;" ::"r"(dst), "h"(v) : "memory"); }
+__device__ __forceinline__ void st_shared4(u32 dst, u32 v) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(dst), "r"(v) : "memory"); }
+
+// 9.7.8.8 ld.shared of 4 and 16 bytes.
+__device__ __forceinline__ u32 ld_shared4(u32 src) {
+    u32 v;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(src) : "memory");
+    return v;
+}
+__device__ __forceinline__ void ld_shared16(u32 (&v)[4], u32 src) {
+    asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];" : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(src) : "memory");
 }
 
 // 9.7.8.8 ld.shared of one float.
@@ -120,6 +141,21 @@ __device__ __forceinline__ u16 to_f16(float x) {
 __device__ __forceinline__ float from_f16(u16 x) {
     float r;
     asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x));
+    return r;
+}
+
+// 9.7.4.4 fma.rn.bf16x2 (sm_80): two products of bf16, rounded to nearest even, subnormals kept. The addend is -0, which leaves
+// the sign of a zero (mul.bf16x2 wants sm_90).
+__device__ __forceinline__ u32 mul_bf16x2(u32 a, u32 b) {
+    u32 r;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(0x80008000u));
+    return r;
+}
+
+// 9.7.9.7 prmt: byte i of the result is byte (selector >> 4i) % 8 of b:a.
+__device__ __forceinline__ u32 pick_bytes(u32 a, u32 b, u32 selector) {
+    u32 r;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(selector));
     return r;
 }
 

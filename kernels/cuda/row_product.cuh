@@ -96,13 +96,13 @@ __device__ __forceinline__ void row_product(const typename P::OperandType* a, co
 // D and C of section 4: C = alpha A B^T (+ prob bias); D = prob C without a bias, else C.
 //
 // P also has BiasType, DType, CType and HasAlpha, HasProb, HasBias, HasD, HasC.
-template <class P>
+template <class P, class Extra = PlainExtra<P>>
 struct PlainEpilogue {
     using Tile = typename RowWork<P>::Tile;
     static constexpr bool kVector = P::N % 8 == 0;
 
     Stage* stages;
-    const float* alpha;
+    Extra extra;
     const float* prob;
     const typename P::BiasType* bias;
     typename P::DType* d;
@@ -122,7 +122,8 @@ struct PlainEpilogue {
             load8<kVector>(b, bias + static_cast<i64>(t.group) * P::N + col, n);
         }
         const RowFactors<P::WarpM> factors(P::HasProb, prob + t.first + first, t.rows - first);
-        for_staged<8, P::WarpM>(stage, acc, factor_of(P::HasAlpha, alpha, t.group), [&](int i, int staged) {
+        typename Extra::Seen seen;
+        for_staged<8, P::WarpM>(stage, acc, extra.factor(t.group), [&](int i, int staged) {
             const float p = factors.at(i, staged);
             const int row = first + i * 16 + staged;
             if (row >= rows || n == 0) {
@@ -139,15 +140,19 @@ struct PlainEpilogue {
             if constexpr (P::HasC) {
                 store8<kVector>(c + at, v, n);
             }
-            if constexpr (P::HasD) {
+            if constexpr (P::HasD || Extra::kSees) {
                 if constexpr (!P::HasBias && P::HasProb) {
 #pragma unroll
                     for (int k = 0; k < 8; k++) {
                         v[k] *= p;
                     }
                 }
+                seen.see(v);
+            }
+            if constexpr (P::HasD) {
                 store8<kVector>(d + at, v, n);
             }
         });
+        extra.leave(seen, t.group);
     }
 };

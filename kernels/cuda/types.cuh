@@ -28,3 +28,17 @@ enum NormKind {
     kNormScale,  // one over a global scale
     kNormAuto,   // 448*6 over the largest finite magnitude
 };
+
+// How the elements of an operand of a matrix product are stored: as they are, or as codes with a factor a block.
+enum Codes {
+    kNoCodes,
+    kE4M3,
+    kE5M2,
+    kE2M1,  // two a byte
+};
+
+// The format of the factors.
+enum Factors {
+    kE8M0Factors,
+    kE4M3Factors,
+};

@@ -48,7 +48,7 @@ struct Meeting {
 struct Copy {
     unsigned to;
     const void* from;
-    unsigned bytes;
+    unsigned bytes, size;  // read, written
 };
 
 struct Thread {
@@ -140,7 +140,7 @@ inline void check_shared(unsigned at, unsigned bytes, unsigned align) {
 }
 
 inline void do_copy(const Copy& c) {
-    memset(machine.shared + c.to, 0, 16);
+    memset(machine.shared + c.to, 0, c.size);
     if (c.bytes > 0) {
         memcpy(machine.shared + c.to, c.from, c.bytes);
     }

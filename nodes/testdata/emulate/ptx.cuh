@@ -12,19 +12,21 @@ using namespace emulate;
 inline unsigned char* dynamic_shared() { return machine.shared; }
 inline u32 shared_address(const void* p) { return static_cast<u32>(static_cast<const unsigned char*>(p) - machine.shared); }
 
-inline void cp_async16_zero(bool wanted, u32 dst, const void* src, u32 bytes) {
+inline void cp_async_zero(bool wanted, u32 dst, const void* src, u32 bytes, u32 size) {
     if (!wanted) return;
-    check_shared(dst, 16, 16);
-    if (bytes > 16) fail("cp.async of more than 16 bytes");
-    if (reinterpret_cast<uintptr_t>(src) % 16 != 0) fail("cp.async from an address that is not aligned");
+    check_shared(dst, size, size);
+    if (bytes > size) fail("cp.async of more than it writes");
+    if (reinterpret_cast<uintptr_t>(src) % size != 0) fail("cp.async from an address that is not aligned");
     if (bytes > 0) check_device(src, bytes);
-    const Copy c{dst, src, bytes};
+    const Copy c{dst, src, bytes, size};
     if (machine.late) {
         machine.current->groups.back().push_back(c);
         return;
     }
     do_copy(c);
 }
+inline void cp_async16_zero(bool wanted, u32 dst, const void* src, u32 bytes) { cp_async_zero(wanted, dst, src, bytes, 16); }
+inline void cp_async4_zero(bool wanted, u32 dst, const void* src, u32 bytes) { cp_async_zero(wanted, dst, src, bytes, 4); }
 inline void cp_async16(bool wanted, u32 dst, const void* src) { cp_async16_zero(wanted, dst, src, 16); }
 inline void cp_async_commit() { machine.current->groups.emplace_back(); }
 template <int kPending>
@@ -40,6 +42,24 @@ inline void prefetch_l2(const void* p) { check_device(p, 1); }
 inline void st_shared16(u32 dst, const u32 (&v)[4]) {
     check_shared(dst, 16, 16);
     memcpy(machine.shared + dst, v, 16);
+}
+inline void st_shared2(u32 dst, u16 v) {
+    check_shared(dst, 2, 2);
+    memcpy(machine.shared + dst, &v, 2);
+}
+inline void st_shared4(u32 dst, u32 v) {
+    check_shared(dst, 4, 4);
+    memcpy(machine.shared + dst, &v, 4);
+}
+inline u32 ld_shared4(u32 src) {
+    check_shared(src, 4, 4);
+    u32 v;
+    memcpy(&v, machine.shared + src, 4);
+    return v;
+}
+inline void ld_shared16(u32 (&v)[4], u32 src) {
+    check_shared(src, 16, 16);
+    memcpy(v, machine.shared + src, 16);
 }
 inline float ld_shared(u32 src) {
     check_shared(src, 4, 4);
@@ -110,6 +130,15 @@ inline u16 to_f16(float x) {
 }
 inline u32 pack_bf16(float low, float high) { return to_bf16(low) | static_cast<u32>(to_bf16(high)) << 16; }
 inline u32 pack_f16(float low, float high) { return to_f16(low) | static_cast<u32>(to_f16(high)) << 16; }
+inline u32 mul_bf16x2(u32 a, u32 b) {
+    return pack_bf16(bf16_value(static_cast<u16>(a)) * bf16_value(static_cast<u16>(b)), bf16_value(static_cast<u16>(a >> 16)) * bf16_value(static_cast<u16>(b >> 16)));
+}
+inline u32 pick_bytes(u32 a, u32 b, u32 selector) {
+    const u64 all = static_cast<u64>(b) << 32 | a;
+    u32 r = 0;
+    for (int i = 0; i < 4; i++) r |= static_cast<u32>(all >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+    return r;
+}
 inline float exp2_approx(float x) { return exp2f(x); }
 inline float rcp_approx(float x) { return 1.0f / x; }
 

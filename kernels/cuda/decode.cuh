@@ -1,0 +1,99 @@
+// Codes of block-scaled operands to numbers (contracts, sections 2 and 3): one by one to float, and many at once to pairs of
+// bf16. Both are exact, subnormals included.
+//
+// A code's bits, moved to where bf16 has exponent and mantissa, are its value times a power of two, subnormal codes too,
+// because both formats count exponents from a bias; a product with the inverse power puts that right. Two products, since
+// that power times the block's factor can be too large for bf16. What this does not give are NaN and Inf codes; they are
+// looked for, and decoded one by one.
+#pragma once
+#include "numeric.cuh"
+#include "types.cuh"
+
+template <Codes kCodes>
+struct CodeFormat {
+    static constexpr int kBits = kCodes == kE2M1 ? 4 : 8;
+    static constexpr int kChunk = 128 / kBits;  // codes of 16 bytes
+    static constexpr int kBias = kCodes == kE4M3 ? 7 : kCodes == kE5M2 ? 15 : 1;
+    static constexpr int kMantissa = kCodes == kE4M3 ? 3 : kCodes == kE5M2 ? 2 : 1;
+    static constexpr u32 kMagnitude = kCodes == kE2M1 ? 7 : 127;
+    static constexpr u32 kRestore = (127 + 127 - kBias) << 7;  // bf16 2^(127-bias)
+    // The least e8m0 factor with which bf16, whose numbers are multiples of 2^-133, holds every value.
+    static constexpr u32 kLeastFactor = kCodes == kE4M3 ? 3 : kCodes == kE5M2 ? 10 : 0;
+};
+
+// The value of one code, in the low bits.
+template <Codes kCodes>
+__device__ __forceinline__ float code_value(u32 code) {
+    using F = CodeFormat<kCodes>;
+    const u32 magnitude = code & F::kMagnitude, sign = (code >> (F::kBits - 1) & 1) << 31;
+    u32 v = __float_as_uint(__fmul_rn(__uint_as_float(magnitude << (23 - F::kMantissa)), __uint_as_float(F::kRestore << 16)));
+    if (kCodes == kE4M3 && magnitude == 0x7f) {
+        v = 0x7fffffff;
+    }
+    if (kCodes == kE5M2 && magnitude >= 0x7c) {
+        v = 0x7f800000 | (magnitude & 3) << 21;
+    }
+    return __uint_as_float(v | sign);
+}
+
+template <Factors kFactors>
+__device__ __forceinline__ float factor_value(u32 code) {
+    if constexpr (kFactors == kE4M3Factors) {
+        return code_value<kE4M3>(code);
+    }
+    // 0 is 2^-127, which is subnormal; 255 is NaN: the same bit makes both.
+    return __uint_as_float(code << 23 | (((code + 1) & 0xfe) == 0 ? 1 << 22 : 0));
+}
+
+// The factor of code in both halves, as bf16.
+template <Factors kFactors>
+__device__ __forceinline__ u32 factor_pair(u32 code) {
+    return (__float_as_uint(factor_value<kFactors>(code)) >> 16) * 0x00010001u;
+}
+
+// Bits 7 of the bytes are set where a word holds NaN or Inf; others are not to be looked at.
+template <Codes kCodes>
+__device__ __forceinline__ u32 specials(u32 word) {
+    if constexpr (kCodes == kE4M3) {
+        return (word & 0x7f7f7f7fu) + 0x01010101u;
+    }
+    return kCodes == kE5M2 ? (word & 0x7c7c7c7cu) + 0x04040404u : 0;
+}
+
+// The values of two codes of 8 bits, in the upper bytes of the halves: specials aside.
+template <Codes kCodes>
+__device__ __forceinline__ u32 byte_pair(u32 codes) {
+    using F = CodeFormat<kCodes>;
+    constexpr int kDown = 1 + F::kMantissa;  // the mantissa's top goes from bit 7+kMantissa to bit 6
+    constexpr u32 kField = (0x7f00u >> kDown) * 0x00010001u;
+    return ptx::mul_bf16x2((codes & 0x80008000u) | ((codes >> kDown) & kField), F::kRestore * 0x00010001u);
+}
+
+// Four codes of 8 bits, in order.
+template <Codes kCodes>
+__device__ __forceinline__ void decode_bytes(u32& first, u32& second, u32 word) {
+    first = byte_pair<kCodes>(ptx::pick_bytes(word, 0, 0x1404));
+    second = byte_pair<kCodes>(ptx::pick_bytes(word, 0, 0x3424));
+}
+
+// Eight codes of 4 bits: codes i and i+4 are a pair, or with kOrdered 2i and 2i+1.
+template <bool kOrdered>
+__device__ __forceinline__ void decode_nibbles(u32 (&out)[4], u32 word) {
+    u32 pair[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const u32 sign = word << (12 - 4 * i) & 0x80008000u;
+        const u32 magnitude = (i == 0 ? word << 6 : i == 1 ? word << 2 : i == 2 ? word >> 2 : word >> 6) & 0x01c001c0u;
+        pair[i] = ptx::mul_bf16x2(sign | magnitude, CodeFormat<kE2M1>::kRestore * 0x00010001u);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        out[i] = !kOrdered ? pair[i] : ptx::pick_bytes(pair[i % 2 * 2], pair[i % 2 * 2 + 1], i < 2 ? 0x5410 : 0x7632);
+    }
+}
+
+// The place of the factors of row r in a matrix whose rows have blocks words: bytes from its first factor on to the word of
+// columns [0,4); the next word is 512 bytes on.
+__device__ __forceinline__ i64 factor_row(int r, int blocks) {
+    return static_cast<i64>(r >> 7) * blocks * 512 + (r & 31) * 16 + (r >> 5 & 3) * 4;
+}

@@ -1,0 +1,122 @@
+// row_product.cuh for operands of which one or both are codes with factors (contracts, sections 3 and 7): A (M,K), B (N,K) each
+// group, K-major, or with NMajor (K,N) beside a plain A, its blocks along N.
+//
+// Tiles, warps: row_product.cuh. Shared memory: with OperandType bf16 the tiles of bf16, the ring, a stage a warp, the groups
+// (scaled_pipeline.cuh); with float one tile of each operand instead of tiles and ring.
+//
+// P, the constants: those of row_product.cuh; AType, of a plain A; CodesA (or kNoCodes), CodesB, Format, Vec, of the factors; Align, of which
+// offsets are kept multiples; When and the rest of scaled_extra.cuh.
+#pragma once
+#include "row_product.cuh"
+#include "scaled_extra.cuh"
+#include "scaled_pipeline.cuh"
+
+template <class P>
+struct ScaledRowSpec {
+    using T = typename P::OperandType;
+    static constexpr int kTileM = P::TileM, kTileN = P::TileN, kWarpM = P::WarpM, kStages = P::Stages;
+    static constexpr bool kTailed = P::K % Depth<T>::kBlock != 0;
+    struct A {
+        using T = typename P::AType;
+        static constexpr Codes kCodes = P::CodesA;
+        static constexpr Factors kFactors = P::Format;
+        static constexpr int kVec = P::Vec;
+        static constexpr bool kAlongOuter = false, kOrdered = false, kOdd = false;
+        static constexpr int kRows = kTileM;
+        static constexpr Major kMajor = kReduction;
+        static constexpr i64 kLd = P::K, kUpRow = 0;
+        static constexpr bool kVector = true, kFull = false;
+    };
+    struct B {
+        using T = typename P::AType;
+        static constexpr Codes kCodes = P::CodesB;
+        static constexpr Factors kFactors = P::Format;
+        static constexpr int kVec = P::Vec;
+        static constexpr bool kAlongOuter = P::NMajor, kOrdered = P::CodesA == kNoCodes, kOdd = false;
+        static constexpr int kRows = kTileN;
+        static constexpr Major kMajor = P::NMajor ? kOuter : kReduction;
+        static constexpr i64 kLd = P::NMajor ? P::N : P::K, kUpRow = P::UpRow;
+        static constexpr bool kVector = true, kFull = P::N % kTileN == 0;
+    };
+};
+
+template <class P>
+struct ScaledRowWork {
+    using Rows = RowWork<P>;
+    using Tile = typename Rows::Tile;
+    using AType = typename P::AType;
+    static constexpr int kBits = CodeFormat<P::CodesB>::kBits;
+    // Of a row of factors; rows of the factors' matrix of B.
+    static constexpr int kWordsA = ceil_div(P::K, 4 * P::Vec), kWordsB = ceil_div(P::NMajor ? P::N : P::K, 4 * P::Vec);
+    static constexpr int kRowsB = P::NMajor ? P::K : P::N;
+
+    Rows rows;
+    const void* left;
+    const void* right;
+    const unsigned char* left_factors;
+    const void* right_factors;
+
+    __device__ __forceinline__ int tiles() const { return rows.tiles(); }
+    __device__ __forceinline__ Tile tile(int index) const { return rows.tile(index); }
+
+    __device__ __forceinline__ auto a(const Tile& t) const {
+        const i64 at = static_cast<i64>(t.first) * P::K;
+        if constexpr (P::CodesA == kNoCodes) {
+            return Source<AType>{static_cast<const AType*>(left) + at, P::K, t.rows};
+        } else {
+            return CodeSource{static_cast<const unsigned char*>(left) + at * kBits / 8, P::K, t.rows, left_factors, t.first, kWordsA};
+        }
+    }
+
+    __device__ __forceinline__ CodeSource b(const Tile& t) const {
+        constexpr i64 kBytes = static_cast<i64>(P::N) * P::K * kBits / 8, kFactorBytes = static_cast<i64>(ceil_div(kRowsB, 128)) * kWordsB * 512;
+        const int row = P::UpRow != 0 ? t.col / 2 : t.col;
+        return {piece(right, t.group, kBytes) + (P::NMajor ? row : static_cast<i64>(row) * P::K) * kBits / 8, P::NMajor ? P::N : P::K, P::N - t.col,
+                piece(right_factors, t.group, kFactorBytes), row, kWordsB};
+    }
+
+private:
+    // Group g's piece of bytes bytes, or what its address points at.
+    static __device__ __forceinline__ const unsigned char* piece(const void* all, int g, i64 bytes) {
+        return P::Ptrs ? reinterpret_cast<const unsigned char*>(static_cast<const u64*>(all)[g]) : static_cast<const unsigned char*>(all) + g * bytes;
+    }
+};
+
+template <class P, class T = typename P::OperandType>
+struct ScaledRowSmem {
+    using S = ScaledShape<ScaledRowSpec<P>>;
+    alignas(128) unsigned char tiles[S::kTilesBytes];
+    alignas(128) unsigned char slots[P::Stages * S::kSlotBytes];
+    Stage stages[Shape<ScaledRowSpec<P>>::kThreads / 32];
+    Groups<P::E> groups;
+};
+template <class P>
+struct ScaledRowSmem<P, float> {
+    using S = Shape<ScaledRowSpec<P>>;
+    alignas(128) unsigned char slots[S::kSlotBytes];
+    Stage stages[S::kThreads / 32];
+    Groups<P::E> groups;
+};
+
+// Operands of the kernels of this family, as their arguments.
+struct ScaledOperands {
+    const void* a;
+    const void* b;
+    const unsigned char* sfa;
+    const void* sfb;
+};
+
+// The whole kernel but for the epilogue, which it builds over the shared memory.
+template <class P, class MakeEpilogue>
+__device__ __forceinline__ void scaled_rows(const ScaledOperands& x, const int* offsets, const int* counts, int limit, const u32* extreme, MakeEpilogue make) {
+    using Smem = ScaledRowSmem<P>;
+    static_assert(sizeof(Smem) == P::SharedBytes, "the launch gives SharedBytes of shared memory");
+    if (!wanted<P>(extreme)) {
+        return;
+    }
+    Smem& smem = *reinterpret_cast<Smem*>(ptx::dynamic_shared());
+    smem.groups.template read<P::TileM>(offsets, counts, limit, P::Align);
+    const ScaledRowWork<P> work{{smem.groups, nullptr, nullptr}, x.a, x.b, x.sfa, x.sfb};
+    auto epilogue = make(smem);
+    multiply_codes<ScaledRowSpec<P>>(smem, work, epilogue);
+}

@@ -1,0 +1,406 @@
+//go:build emulate
+
+package nodes
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/moegraph/moegraph/dtype"
+	"github.com/moegraph/moegraph/graph"
+)
+
+// scaledGroups has groups of a multiple of 128 rows: short, empty and full ones, and rows past the last.
+var scaledGroups = grouping{offsets: []int32{128, 128, 384, 512}, counts: []int32{100, 0, 201, 128}, m: 640}
+
+// codes makes an input of random codes, NaN and Inf aside.
+func (m *emulation) codes(name string, dt dtype.DType, dims ...int) *graph.Value {
+	v := m.g.Input(name, dt, dims...)
+	b := make([]byte, dt.Bytes(v.Elems()))
+	for i := range b {
+		b[i] = byte(m.rand.UintN(256))
+		if dt == dtype.E4M3 && b[i]&0x7f == 0x7f || dt == dtype.E5M2 && b[i]&0x7c == 0x7c {
+			b[i] = 0x38
+		}
+		if dt == dtype.E5M2 { // of moderate size
+			b[i] = b[i]&0x8f | 0x30
+		}
+	}
+	m.data[v] = b
+	return v
+}
+
+// factors makes an input of factors for batches matrices of rows by k, by code; unused bytes are 0xFF.
+func (m *emulation) factors(name string, f BlockFormat, rows, k, batches int, code func() byte) *graph.Value {
+	l := dtype.FactorLayout{Rows: rows, Cols: dtype.FactorCols(k, f.Vec()), Batches: batches}
+	v := m.g.Input(name, f.Factor(), l.Bytes())
+	b := make([]byte, l.Bytes())
+	for i := range b {
+		b[i] = 0xff
+	}
+	for i := range batches {
+		for r := range rows {
+			for c := range l.Cols {
+				b[l.Index(i, r, c)] = code()
+			}
+		}
+	}
+	m.data[v] = b
+	return v
+}
+
+// near makes factors about 1.
+func (m *emulation) near(f BlockFormat) func() byte {
+	return func() byte {
+		if f.Factor() == dtype.E4M3 {
+			return byte(0x30 + m.rand.UintN(16))
+		}
+		return byte(125 + m.rand.UintN(4))
+	}
+}
+
+// spoilFactors fills the factors of padding rows with NaN.
+func (m *emulation) spoilFactors(g grouping, f BlockFormat, k int, v *graph.Value) {
+	l := dtype.FactorLayout{Rows: g.m, Cols: dtype.FactorCols(k, f.Vec()), Batches: 1}
+	at := 0
+	for e, o := range g.offsets {
+		for r := at + int(g.counts[e]); r < int(o); r++ {
+			for c := range l.Cols {
+				m.data[v][l.Index(0, r, c)] = 0xff
+			}
+		}
+		at = int(o)
+	}
+	for r := at; r < g.m; r++ {
+		for c := range l.Cols {
+			m.data[v][l.Index(0, r, c)] = 0xff
+		}
+	}
+}
+
+// scaledWeights makes weights of each kind with their factors.
+func (m *emulation) scaledWeights(kind string, f BlockFormat, e, n, k int, code func() byte) (weightKind, []*graph.Value) {
+	if kind == "dense" {
+		return weightKind{}, []*graph.Value{m.codes("b", f.Values(), e, n, k), m.factors("sfb", f, n, k, e, code)}
+	}
+	var codes, factors []*graph.Value
+	for i := range e {
+		codes = append(codes, m.codes(fmt.Sprintf("b.%d", i), f.Values(), n, k))
+		factors = append(factors, m.factors(fmt.Sprintf("sfb.%d", i), f, n, k, 1, code))
+	}
+	return weightKind{Discrete: e}, append(codes, factors...)
+}
+
+func TestEmulate_GroupedGEMMQuant(t *testing.T) {
+	const bf16, f32 = dtype.BFloat16, dtype.Float32
+	e := newEmulator(t)
+	for _, c := range []struct {
+		f       BlockFormat
+		d       dtype.DType
+		groups  grouping
+		counts  bool
+		n, k    int
+		weights string
+		extras  bool // alpha, bias, global scales
+		tile    [2]int
+	}{
+		{MXFP8, bf16, scaledGroups, true, 264, 208, "dense", false, [2]int{128, 128}},
+		{MXFP8, bf16, scaledGroups, true, 264, 448, "discrete", true, [2]int{256, 128}},
+		{MXFP8E5M2, dtype.Float16, scaledGroups, false, 136, 64, "dense", true, [2]int{128, 256}},
+		{MXFP4, f32, scaledGroups, true, 72, 352, "dense", false, [2]int{64, 64}},
+		{MXFP4Vec16, bf16, scaledGroups, true, 200, 160, "discrete", true, [2]int{64, 128}},
+		{NVFP4, bf16, scaledGroups, true, 264, 224, "dense", true, [2]int{128, 256}},
+		{NVFP4, f32, noRows, true, 72, 96, "dense", false, [2]int{}},
+		{MXFP8, bf16, hostile, true, 72, 96, "dense", false, [2]int{128, 64}},
+	} {
+		t.Run(fmt.Sprintf("%s/%v", c.f, c.tile), func(t *testing.T) {
+			m := newEmulation(31)
+			m.sum = c.k
+			if c.tile == [2]int{} {
+				m.gpu = 1
+			}
+			if c.groups.m%128 != 0 {
+				c.groups.m = (c.groups.m + 127) / 128 * 128
+			}
+			offsets, counts := m.groups(c.groups, c.counts)
+			a := m.codes("a", c.f.Values(), c.groups.m, c.k)
+			sfa := m.factors("sfa", c.f, c.groups.m, c.k, 1, m.near(c.f))
+			experts := len(c.groups.offsets)
+			w, b := m.scaledWeights(c.weights, c.f, experts, c.n, c.k, m.near(c.f))
+			prob := m.normals("prob", f32, c.groups.m)
+			var alpha, bias, ga, gb *graph.Value
+			if c.extras {
+				alpha, bias = m.normals("alpha", f32, experts), m.normals("bias", bf16, experts, c.n)
+				if c.f == NVFP4 {
+					ga, gb = m.normals("global_scale_a", f32, experts), m.normals("global_scale_b", f32, experts)
+				}
+			}
+			if c.counts && c.groups.m == scaledGroups.m {
+				m.padding(c.groups, true, a, prob)
+				m.spoilFactors(c.groups, c.f, c.k, sfa)
+			}
+			op := scaledGEMM{Weights: w, Align: 128, D: c.d, Launch: Launch{Tile: c.tile}}
+			if c.f == MXFP4 {
+				op.Scaled.Vec = 32
+			}
+			m.run(t, e, op, append([]*graph.Value{a, offsets, counts, alpha, prob, bias, sfa, nil, ga, gb}, b...)...)
+		})
+	}
+}
+
+// TestEmulate_ScaledExtremes: factors at the ends of their format, NaN codes and NaN factors.
+func TestEmulate_ScaledExtremes(t *testing.T) {
+	e := newEmulator(t)
+	for _, f := range []BlockFormat{MXFP8, MXFP8E5M2, MXFP4, NVFP4} {
+		for _, far := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/far=%v", f, far), func(t *testing.T) {
+				m := newEmulation(37)
+				m.rows = true
+				const n, k = 72, 96
+				offsets, counts := m.groups(scaledGroups, true)
+				a := m.codes("a", f.Values(), scaledGroups.m, k)
+				row, col := 0, 0
+				// Rows of A take factors in turn, rows of B one that brings some of the products back.
+				sfa := m.factors("sfa", f, scaledGroups.m, k, 1, func() byte {
+					row++
+					switch r := (row - 1) / dtype.FactorCols(k, f.Vec()); {
+					case r%61 == 7:
+						return 0xff
+					case f.Factor() == dtype.E4M3:
+						return []byte{0, 1, 2, 0x7e, 0xb8, 0x40}[r%6]
+					case far:
+						return []byte{0, 1, 2, 3, 9, 10, 11, 254}[r%8]
+					default:
+						return []byte{100, 130, 150, 11}[r%4]
+					}
+				})
+				w, b := m.scaledWeights("dense", f, 4, n, k, func() byte {
+					col++
+					switch {
+					case f.Factor() == dtype.E4M3:
+						return 0x40
+					case far && (col-1)/(n*dtype.FactorCols(k, f.Vec()))%2 == 0: // every other expert's
+						return 240
+					}
+					return 127
+				})
+				if f.Values() != dtype.E2M1 {
+					x, y := m.data[a], m.data[b[0]]
+					x[5*k+3], x[300*k+64], y[33*k+7], y[n*k+9] = 0x7f, 0xff, 0xff, 0x7f
+					if f == MXFP8E5M2 {
+						x[7*k+3], y[40*k] = 0x7c, 0xfc // Inf
+					}
+				}
+				m.padding(scaledGroups, true, a)
+				m.spoilFactors(scaledGroups, f, k, sfa)
+				op := scaledGEMM{Weights: w, Align: 128, D: dtype.BFloat16}
+				op.Scaled.Vec = f.Vec()
+				m.run(t, e, op, append([]*graph.Value{a, offsets, counts, nil, nil, nil, sfa, nil, nil, nil}, b...)...)
+			})
+		}
+	}
+}
+
+func TestEmulate_GroupedGEMMGLUQuant(t *testing.T) {
+	e := newEmulator(t)
+	for _, c := range []struct {
+		f      BlockFormat
+		layout Layout
+		act    act
+		tile   [2]int
+		bias   dtype.DType
+	}{
+		{MXFP8, LayoutConcat, geglu(), [2]int{128, 256}, dtype.BFloat16},
+		{MXFP4, LayoutConcat, defaultAct, [2]int{64, 64}, 0},
+		{NVFP4, LayoutInterleaved32, defaultAct, [2]int{256, 128}, dtype.Float32},
+		{MXFP8E5M2, LayoutPairs, defaultAct, [2]int{128, 64}, dtype.Float16},
+	} {
+		t.Run(fmt.Sprintf("%s/%s", c.f, c.layout), func(t *testing.T) {
+			m := newEmulation(41)
+			const n, k = 320, 160
+			offsets, counts := m.groups(scaledGroups, true)
+			a, sfa := m.codes("a", c.f.Values(), scaledGroups.m, k), m.factors("sfa", c.f, scaledGroups.m, k, 1, m.near(c.f))
+			w, b := m.scaledWeights("dense", c.f, 4, n, k, m.near(c.f))
+			prob, alpha := m.normals("prob", dtype.Float32, scaledGroups.m), m.value("alpha", dtype.Float32, []float32{0.01, -0.02, 0.015, 0.01}, 4)
+			var bias, ga, gb *graph.Value
+			if c.bias != 0 {
+				bias = m.normals("bias", c.bias, 4, n)
+			}
+			if c.f == NVFP4 {
+				ga, gb = m.value("global_scale_a", dtype.Float32, []float32{1, 2, -1.5, 0.5}, 4), m.value("global_scale_b", dtype.Float32, []float32{0.3, 2, 1.1, 0.7}, 4)
+			}
+			m.padding(scaledGroups, true, a, prob)
+			m.spoilFactors(scaledGroups, c.f, k, sfa)
+			op := scaledGLU{Act: c.act, Layout: c.layout, Weights: w, Align: 128, D: dtype.BFloat16, C: dtype.Float32, Launch: Launch{Tile: c.tile}}
+			op.Scaled.Vec = c.f.Vec()
+			m.run(t, e, op, append([]*graph.Value{a, offsets, counts, alpha, prob, bias, sfa, nil, ga, gb}, b...)...)
+		})
+	}
+}
+
+func TestEmulate_GroupedGEMMdGLUQuant(t *testing.T) {
+	e := newEmulator(t)
+	for _, c := range []struct {
+		f      BlockFormat
+		layout Layout
+		dt     dtype.DType
+		tile   [2]int
+	}{
+		{MXFP8, LayoutInterleaved32, dtype.BFloat16, [2]int{128, 128}},
+		{NVFP4, LayoutPairs, dtype.Float32, [2]int{64, 128}},
+	} {
+		t.Run(fmt.Sprintf("%s/%s", c.f, c.layout), func(t *testing.T) {
+			m := newEmulation(43)
+			const n, k = 352, 96
+			offsets, counts := m.groups(scaledGroups, true)
+			a, sfa := m.codes("a", c.f.Values(), scaledGroups.m, k), m.factors("sfa", c.f, scaledGroups.m, k, 1, m.near(c.f))
+			w, b := m.scaledWeights("discrete", c.f, 4, n, k, m.near(c.f))
+			cc, prob := m.normals("c", dtype.BFloat16, scaledGroups.m, 2*n), m.normals("prob", dtype.Float32, scaledGroups.m)
+			alpha, beta := m.value("alpha", dtype.Float32, []float32{0.01, -0.02, 0.015, 0.01}, 4), m.normals("beta", dtype.Float32, 4)
+			m.padding(scaledGroups, true, a, cc, prob)
+			m.spoilFactors(scaledGroups, c.f, k, sfa)
+			op := scaledDGLU{Act: geglu(), Align: 128, DC: c.dt, ActType: dtype.BFloat16, Layout: c.layout, Weights: w, Launch: Launch{Tile: c.tile}}
+			op.Scaled.Vec = c.f.Vec()
+			m.run(t, e, op, append([]*graph.Value{a, offsets, counts, prob, beta, cc, alpha, sfa, nil, nil, nil}, b...)...)
+		})
+	}
+}
+
+// TestEmulate_WeightOnly: weights alone in codes, along either axis.
+func TestEmulate_WeightOnly(t *testing.T) {
+	e := newEmulator(t)
+	for _, c := range []struct {
+		f      BlockFormat
+		dt     dtype.DType // of A
+		nMajor bool
+		op     string
+		k      int
+		tile   [2]int
+	}{
+		{MXFP4, dtype.BFloat16, false, "gemm", 224, [2]int{128, 128}},
+		{MXFP4, dtype.BFloat16, true, "gemm", 200, [2]int{128, 64}},
+		{NVFP4, dtype.BFloat16, true, "gemm", 72, [2]int{128, 256}},
+		{MXFP4Vec16, dtype.BFloat16, false, "glu", 96, [2]int{64, 128}},
+		{MXFP4, dtype.BFloat16, true, "glu", 136, [2]int{64, 64}},
+		{MXFP8, dtype.BFloat16, true, "gemm", 136, [2]int{256, 128}},
+		{MXFP8, dtype.BFloat16, false, "dglu", 112, [2]int{64, 64}},
+		{MXFP4, dtype.BFloat16, true, "dglu", 112, [2]int{64, 128}},
+		{MXFP4, dtype.Float16, true, "gemm", 72, [2]int{}},
+		{MXFP4, dtype.Float32, false, "glu", 64, [2]int{}},
+	} {
+		t.Run(fmt.Sprintf("%s/%s/%s/nmajor=%v", c.op, c.f, c.dt, c.nMajor), func(t *testing.T) {
+			m := newEmulation(47)
+			const n = 320
+			offsets, counts := m.groups(smallGroups, true)
+			a, prob := m.normals("a", c.dt, smallGroups.m, c.k), m.normals("prob", dtype.Float32, smallGroups.m)
+			rows, cols := n, c.k
+			if c.nMajor {
+				rows, cols = cols, rows
+			}
+			w, b := m.scaledWeights("dense", c.f, 4, rows, cols, m.near(c.f))
+			w.NMajor, w.Only = c.nMajor, c.f
+			m.padding(smallGroups, true, a, prob)
+			l := Launch{Tile: c.tile}
+			switch c.op {
+			case "gemm":
+				m.run(t, e, groupedGEMM{Weights: w, Align: 1, D: c.dt, C: dtype.Float32, Launch: l}, append([]*graph.Value{a, offsets, counts, nil, prob, nil}, b...)...)
+			case "glu":
+				alpha := m.value("alpha", dtype.Float32, []float32{0.1, 0.2, 0.1, 0.1}, 4)
+				m.run(t, e, groupedGEMMGLU{Act: defaultAct, Layout: LayoutConcat, Weights: w, Align: 1, D: c.dt, C: dtype.Float32, Launch: l},
+					append([]*graph.Value{a, offsets, counts, alpha, prob, nil}, b...)...)
+			default:
+				cc := m.normals("c", c.dt, smallGroups.m, 2*n)
+				m.padding(smallGroups, true, cc)
+				op := groupedGEMMdGLU{Act: defaultAct, Align: 1, DC: c.dt, ActType: c.dt, Layout: LayoutInterleaved32, Weights: w, Launch: l}
+				m.run(t, e, op, append([]*graph.Value{a, offsets, counts, prob, nil, cc, nil}, b...)...)
+			}
+		})
+	}
+}
+
+func TestEmulate_WGradQuant(t *testing.T) {
+	e := newEmulator(t)
+	odd := grouping{offsets: []int32{128, 128, 512, 640}, counts: []int32{101, 0, 261, 0}, m: 768}
+	for _, c := range []struct {
+		f    BlockFormat
+		op   wgrad
+		tile [2]int
+		far  bool
+	}{
+		{MXFP8, wgrad{AMajorM: true}, [2]int{128, 128}, false},
+		{MXFP8, wgrad{}, [2]int{256, 128}, false},
+		{MXFP8E5M2, wgrad{AMajorM: true, BMajorK: true, Discrete: 4}, [2]int{64, 64}, false},
+		{MXFP8, wgrad{AMajorM: true, Accumulate: true}, [2]int{64, 128}, true},
+		{MXFP8, wgrad{BMajorK: true, Ragged: true, Accumulate: true}, [2]int{64, 64}, true},
+		{MXFP8, wgrad{BMajorK: true, Ragged: true}, [2]int{128, 256}, false},
+		{MXFP4, wgrad{BMajorK: true}, [2]int{128, 128}, false},
+		{MXFP4Vec16, wgrad{BMajorK: true, Ragged: true}, [2]int{128, 64}, false},
+		{NVFP4, wgrad{BMajorK: true, Accumulate: true}, [2]int{64, 128}, false},
+	} {
+		op := c.op
+		t.Run(fmt.Sprintf("%s/m=%v,k=%v,ragged=%v,acc=%v,far=%v", c.f, op.AMajorM, op.BMajorK, op.Ragged, op.Accumulate, c.far), func(t *testing.T) {
+			m := newEmulation(53)
+			m.sum = 512
+			const hidden, inter = 208, 272
+			offsets, counts := m.groups(odd, true)
+			var in []*graph.Value
+			for i, x := range []struct {
+				rows  int
+				major bool // tokens are rows
+			}{{hidden, op.AMajorM}, {inter, !op.BMajorK}} {
+				v := []int{x.rows, odd.m}
+				if x.major {
+					v = []int{odd.m, x.rows}
+				}
+				y := m.codes([]string{"a", "b"}[i], c.f.Values(), v...)
+				if x.major {
+					m.padding(odd, true, y)
+				}
+				in = append(in, y)
+			}
+			in = append(in, offsets, counts, m.normals("alpha", dtype.Float32, 4))
+			for i, rows := range []int{hidden, inter} {
+				in = append(in, m.tokenFactors([]string{"sfa", "sfb"}[i], c.f, rows, odd, c.far && i == 0))
+			}
+			in = append(in, nil, nil)
+			if c.f == NVFP4 {
+				in[len(in)-2], in[len(in)-1] = m.normals("global_scale_a", dtype.Float32, 4), m.normals("global_scale_b", dtype.Float32, 4)
+			}
+			op.Align, op.DType, op.Launch = 128, dtype.BFloat16, Launch{Tile: c.tile}
+			if op.Accumulate {
+				op.DType = dtype.Float32
+				vars := graph.NewVars(1)
+				v := m.g.Use(vars.State("w", dtype.Float32, graph.Const(0), 4, hidden, inter))
+				m.data[v] = m.data[m.normals("old", dtype.Float32, 4, hidden, inter)]
+				in = append(in, v)
+			}
+			m.run(t, e, scaledWGrad{WGrad: op, Vec: c.f.Vec()}, in...)
+		})
+	}
+}
+
+// tokenFactors makes the factors of an operand of WGrad, expert by expert; those past an expert's tokens are NaN.
+func (m *emulation) tokenFactors(name string, f BlockFormat, rows int, g grouping, far bool) *graph.Value {
+	total := dtype.FactorLayout{Rows: rows, Cols: dtype.FactorCols(g.m, f.Vec()), Batches: 1}
+	v := m.g.Input(name, f.Factor(), total.Bytes())
+	b := make([]byte, total.Bytes())
+	for i := range b {
+		b[i] = 0xff
+	}
+	code, at, base := m.near(f), 0, 0
+	for e, o := range g.offsets {
+		l := dtype.FactorLayout{Rows: rows, Cols: dtype.FactorCols(int(o)-at, f.Vec()), Batches: 1}
+		for r := range rows {
+			for c := range dtype.FactorCols(int(g.counts[e]), f.Vec()) {
+				b[base+l.Index(0, r, c)] = code()
+				if far && r%5 == 0 {
+					b[base+l.Index(0, r, c)] = byte(c % 3)
+				}
+			}
+		}
+		base += l.Bytes()
+		at = int(o)
+	}
+	m.data[v] = b
+	return v
+}

@@ -1,0 +1,82 @@
+package nodes
+
+import (
+	"github.com/moegraph/moegraph/dtype"
+	"github.com/moegraph/moegraph/graph"
+)
+
+// scaledGroupProduct are the constants of scaled_groups.cuh.
+type scaledGroupProduct struct {
+	groupProduct
+	scaledConsts
+}
+
+// CUDAScratch is the addresses of discrete gradients, then the flag of extreme factors.
+func (o scaledWGrad) CUDAScratch(*graph.Node, graph.GPU) int64 {
+	return pointerBytes(o.WGrad.Discrete) + flagBytes
+}
+
+func (o scaledWGrad) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
+	w, a, b, offsets, alpha := o.WGrad, c.In[wgA], c.In[wgB], c.In[wgOffsets], c.In[wgAlpha]
+	f, err := blockFormatOf(valuesFormat(a), c.In[scaledWGSFA].DType, o.Vec, "sfa")
+	if err != nil {
+		return nil, err
+	}
+	hidden, tokens, inter := a.Shape[0], codeWidth(a), codeWidth(b)
+	if w.AMajorM {
+		hidden, tokens = codeWidth(a), a.Shape[0]
+	}
+	if w.BMajorK {
+		inter = b.Shape[0]
+	}
+	s := productSize{dt: dtype.BFloat16, groups: offsets.Shape[0], m: hidden, n: inter, codes: codeBits{a: f.Values().Bits(), b: f.Values().Bits()}}
+	p := scaledGroupProduct{groupProduct{
+		OperandType: "bf16", E: s.groups, M: hidden, N: inter, RowsInnerA: !w.AMajorM, RowsInnerB: w.BMajorK, VectorA: true, VectorB: true,
+		Ragged: w.Ragged, Accumulate: w.Accumulate, Ptrs: w.Ptrs || w.Discrete > 0, HasAlpha: alpha != nil, BiasType: "float", OutType: elemType(w.DType),
+	}, scaledConsts{
+		AType: "float", CodesA: cudaCodes(f.Values()), CodesB: cudaCodes(f.Values()), Format: cudaFactors(f.Factor()), Vec: f.Vec(), Align: w.Align,
+		HasGlobalA: c.In[scaledWGGlobalA] != nil, HasGlobalB: c.In[scaledWGGlobalB] != nil,
+	}}
+	if p.productTile, err = chooseTile(w.Launch, c.GPU, s); err != nil {
+		return nil, err
+	}
+	outs := c.Out
+	if w.Accumulate || w.Ptrs {
+		outs = c.In[scaledWGInto:]
+	}
+	out, launches := ptr(outs[0]), []graph.Launch(nil)
+	if w.Discrete > 0 {
+		out, launches = scratchAt(c, 0), gatherPointers(c, outs)
+	}
+	// Rows in use bound the tokens only of an operand whose rows are tokens.
+	rowsA, rowsB := graph.Count{}, graph.Count{}
+	if w.AMajorM {
+		rowsA = rowsOf(a)
+	}
+	if !w.BMajorK {
+		rowsB = rowsOf(b)
+	}
+	flag := ptr(nil)
+	if f.extremes() {
+		flag = scratchAt(c, int(pointerBytes(w.Discrete)))
+		launches = append(launches, zeros(flag, 1, nil))
+		for i, x := range []struct {
+			rows  int
+			inner bool
+		}{{hidden, p.RowsInnerA}, {inter, p.RowsInnerB}} {
+			e := extremeParams{Codes: p.CodesA, E: p.E, Rows: x.rows, Kind: 2, TokensInner: x.inner, Ragged: w.Ragged, Align: w.Align}
+			launches = append(launches, e.launch(c.GPU, x.rows*tiles(tokens, 128), ptr(c.In[wgA+i]), ptr(c.In[scaledWGSFA+i]), ptr(offsets), ptr(c.In[wgCounts]),
+				rowsA, rowsB, flag, int32(tokens)))
+		}
+		p.When = unlessExtreme
+	}
+	args := []any{ptr(a), ptr(b), ptr(c.In[scaledWGSFA]), ptr(c.In[scaledWGSFB]), flag, ptr(offsets), ptr(c.In[wgCounts]), rowsA, rowsB,
+		ptr(alpha), ptr(c.In[scaledWGGlobalA]), ptr(c.In[scaledWGGlobalB]), out, int32(tokens)}
+	launches = append(launches, p.launch(c.GPU, "wgrad_quant", p, p.work(), args...))
+	if f.extremes() {
+		p.When, p.OperandType, s.dt = ifExtreme, "float", dtype.Float32
+		p.Blocks, p.SharedBytes = 1, p.sharedBytes(0, s)
+		launches = append(launches, p.launch(c.GPU, "wgrad_quant", p, p.work(), args...))
+	}
+	return launches, nil
+}
