@@ -84,7 +84,8 @@ func (l *Layer) site(nodes []*gorgonia.Node) (*site, error) {
 		case s.g == nil:
 			s.g = g
 		case g != nil && g != s.g:
-			return nil, fmt.Errorf("input %q: %w", in[i].Name(), graph.Misuse("node", "one of another gorgonia graph", "one of the first node's"))
+			err := graph.Misuse("node", "one of another gorgonia graph", "one of the first node's")
+			return nil, fmt.Errorf("input %q: %w", in[i].Name(), err)
 		}
 		if in[i].DType().IsFloat() && s.dt == (tensor.Dtype{}) {
 			s.dt = n.Dtype()

@@ -109,6 +109,7 @@ func TestLayer_TwiceWithProgramWeights(t *testing.T) {
 	} {
 		for _, lisp := range []bool{false, true} {
 			vars := graph.NewVars(7)
+			t.Cleanup(func() { must(t, vars.Free()) })
 			layer := func(opt func(*graph.Grads)) *Layer {
 				l, err := MoE(open(t), vars.Scope("moe"), small.rows, small.moe(), Config{Weights: ProgramWeights, Optimizer: opt})
 				must(t, err)
@@ -137,7 +138,8 @@ func TestLayer_TwiceWithProgramWeights(t *testing.T) {
 			}
 			err = vm.RunAll()
 			vm.Close()
-			if refused := err != nil && strings.Contains(err.Error(), "updated the weights"); refused != c.refused || !refused && err != nil {
+			refused := err != nil && strings.Contains(err.Error(), "updated the weights")
+			if refused != c.refused || !refused && err != nil {
 				t.Errorf("%s, %s: got %v, want an error: %v", c.name, vmName(lisp), err, c.refused)
 			}
 		}
