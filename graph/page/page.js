@@ -21,8 +21,13 @@
 			if (pane && pane !== from && !e.dataset.steps) show(pane, e);
 		}
 		details.textContent = steps[i];
-		for (const r of rows) r.tabIndex = -1;
-		if (rows[i]) rows[i].tabIndex = 0;
+		stop();
+	}
+
+	// stop makes one row a stop of Tab: the selected one or, where the search hides it, the first that it leaves.
+	function stop() {
+		const at = selected >= 0 && !rows[selected].hidden ? selected : rows.findIndex((r) => !r.hidden);
+		rows.forEach((r, i) => { r.tabIndex = i === at ? 0 : -1; });
 	}
 
 	// show scrolls within a pane alone: the page itself stays where the reader is.
@@ -60,11 +65,11 @@
 		} else if (event.key === "Enter" && typing) {
 			const first = rows.findIndex((r) => !r.hidden);
 			if (first >= 0) { select(first); rows[first].focus(); }
-		} else if (pane && by) {
-			select(selected < 0 ? next(-1, 1) : next(selected, by));
-			if (event.target.closest("tr") && rows[selected]) rows[selected].focus({ preventScroll: true });
-		} else if (pane && (event.key === "Home" || event.key === "End")) {
-			select(event.key === "Home" ? next(-1, 1) : next(rows.length, -1));
+		} else if (pane && (by || event.key === "Home" || event.key === "End")) {
+			const to = event.key === "Home" ? next(-1, 1) : event.key === "End" ? next(rows.length, -1) : next(selected, by);
+			if (!rows[to] || rows[to].hidden) return; // the search leaves none
+			select(to);
+			if (event.target.closest("tr")) rows[to].focus({ preventScroll: true });
 		} else if (event.target.closest && event.target.closest("tr") && (event.key === "Enter" || event.key === " ")) {
 			select(+event.target.closest("tr").dataset.step);
 		} else {
@@ -76,6 +81,7 @@
 	function filter() {
 		const want = find.value.toLowerCase();
 		rows.forEach((r, i) => { r.hidden = !steps[i].toLowerCase().includes(want); });
+		stop();
 	}
 	find.addEventListener("input", filter);
 	select(0);
