@@ -27,7 +27,7 @@ cross:
 	GOOS=linux GOARCH=arm64 go vet ./...
 
 bench:
-	go test -run '^$$' -bench . -benchmem ./graph ./nodes ./internal/gemm ./dtype ./memory
+	go test -run '^$$' -bench . -benchmem ./graph ./nodes ./internal/gemm ./dtype ./memory ./gorgop
 
 run:
 	go run ./examples/moe_layer

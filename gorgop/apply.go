@@ -80,17 +80,24 @@ func (l *Layer) site(nodes []*gorgonia.Node) (*site, error) {
 		if n == nil {
 			return nil, fmt.Errorf("input %q: %w", in[i].Name(), graph.Misuse("node", "none", "a node"))
 		}
-		if s.g == nil {
-			s.g = n.Graph()
+		switch g := n.Graph(); {
+		case s.g == nil:
+			s.g = g
+		case g != nil && g != s.g:
+			err := graph.Misuse("node", "one of another gorgonia graph", "one of the first node's")
+			return nil, fmt.Errorf("input %q: %w", in[i].Name(), err)
 		}
 		if in[i].DType().IsFloat() && s.dt == (tensor.Dtype{}) {
 			s.dt = n.Dtype()
 		}
 	}
+	if s.g == nil {
+		return nil, graph.Misuse("nodes", "constants alone", "a node of a graph")
+	}
 	if s.dt == (tensor.Dtype{}) {
 		s.dt = tensor.Float32 // of the output, where there are only ids
 	}
-	if _, err := newDense(s.dt, []int{1}); err != nil {
+	if err := nodesOf(s.g, s.dt); err != nil {
 		return nil, err
 	}
 	for i, n := range nodes {
@@ -156,9 +163,14 @@ func (l *Layer) Handle(g *gorgonia.ExprGraph, dt tensor.Dtype) (*gorgonia.Node, 
 	if l.cfg.Weights != ProgramWeights {
 		return nil, fmt.Errorf("gorgop: layer %q: %w", l.name, graph.Misuse("Handle", l.cfg.Weights, "%s", ProgramWeights))
 	}
+	if err := nodesOf(g, dt); err != nil {
+		return nil, fmt.Errorf("gorgop: layer %q: %w", l.name, err)
+	}
 	name := fmt.Sprintf("%s/parameters %p", l.name, l)
 	for _, n := range g.ByName(name) {
-		return n, nil
+		if n.Dtype() == dt {
+			return n, nil
+		}
 	}
 	var zero any = float32(0)
 	if dt == tensor.Float64 {

@@ -19,6 +19,7 @@ var everywhere = []struct {
 	{"Handle", TestLayer_Handle},
 	{"BFloat16", TestLayer_BFloat16},
 	{"TwiceInOneGraph", TestLayer_TwiceInOneGraph},
+	{"TwiceWithProgramWeights", TestLayer_TwiceWithProgramWeights},
 	{"TwoLayersTwoGraphs", TestLayer_TwoLayersTwoGraphs},
 	{"EvalMode", TestLayer_EvalMode},
 	{"Transposed", TestLayer_Transposed},

@@ -20,7 +20,8 @@
 //
 // With [NodeWeights] parameters are nodes and a solver of gorgonia updates them; [Layer.Store] puts them back into
 // the Vars. With [ProgramWeights] they stay in the Vars, on the device, and the optimizer is part of the backward
-// replay.
+// replay: whatever runs the gradient nodes trains. gorgonia tells ops the mode of a machine when it is made, not when it
+// runs, so that EvalMode does not keep weights as they are: evaluate on a graph without gradient nodes.
 //
 // # Copies
 //
@@ -38,5 +39,7 @@
 // # Errors and goroutines
 //
 // No call panics. Errors of gorgonia's machines wrap those of package graph (ErrShape, ErrDType, ErrUsage, ErrDevice).
-// A Layer may be used from several goroutines. An ExprGraph, with its machine, belongs to one at a time, as ever.
+// A Layer may be used from several goroutines. An ExprGraph, with its machine, belongs to one at a time, as ever. With
+// ProgramWeights and an optimizer, steps come one after the other: a second backward replay at the same time, or one
+// whose weights another has updated since its forward replay, is an error.
 package gorgop

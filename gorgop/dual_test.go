@@ -92,13 +92,67 @@ func TestLayer_TwiceInOneGraph(t *testing.T) {
 	}
 }
 
+// TestLayer_TwiceWithProgramWeights: where the first backward replay would change the weights under the second, that is
+// an error, also of two layers that share weights. Frozen weights may be used as often as wanted.
+func TestLayer_TwiceWithProgramWeights(t *testing.T) {
+	sgd := func(gr *graph.Grads) { nodes.SGD(gr, nodes.SGDConfig{Rate: 0.5}) }
+	for _, c := range []struct {
+		name          string
+		first, second func(*graph.Grads)
+		tied          bool // two layers
+		refused       bool
+	}{
+		{"frozen", nil, nil, false, false},
+		{"one layer", sgd, sgd, false, true},
+		{"tied", sgd, sgd, true, true},
+		{"tied to a frozen one", nil, sgd, true, true},
+	} {
+		for _, lisp := range []bool{false, true} {
+			vars := graph.NewVars(7)
+			t.Cleanup(func() { must(t, vars.Free()) })
+			layer := func(opt func(*graph.Grads)) *Layer {
+				l, err := MoE(open(t), vars.Scope("moe"), small.rows, small.moe(), Config{Weights: ProgramWeights, Optimizer: opt})
+				must(t, err)
+				t.Cleanup(func() { must(t, l.Close()) })
+				return l
+			}
+			first := layer(c.first)
+			second := first
+			if c.tied {
+				second = layer(c.second)
+			}
+			g := G.NewGraph()
+			x := input(g, "x", 3, small.rows, small.hidden)
+			y, err := first.Apply(x)
+			must(t, err)
+			y, err = second.Apply(y)
+			must(t, err)
+			cost := G.Must(G.Mean(G.Must(G.Square(y))))
+			var vm G.VM
+			if lisp {
+				vm = G.NewLispMachine(g)
+			} else {
+				_, err := G.Grad(cost, x)
+				must(t, err)
+				vm = G.NewTapeMachine(g)
+			}
+			err = vm.RunAll()
+			vm.Close()
+			refused := err != nil && strings.Contains(err.Error(), "updated the weights")
+			if refused != c.refused || !refused && err != nil {
+				t.Errorf("%s, %s: got %v, want an error: %v", c.name, vmName(lisp), err, c.refused)
+			}
+		}
+	}
+}
+
 // TestLayer_TwoLayersTwoGraphs: two layers with other weights in one graph, and the same two in a second graph with
 // fewer rows, run in turns, as alone. Nothing is compiled anew.
 func TestLayer_TwoLayersTwoGraphs(t *testing.T) {
 	z := small
 	a, _ := newLayer(t, z, Config{})
 	vars := graph.NewVars(99)
-	b, err := MoE(open(t), vars, z.rows, z.hidden, z.moe(), 0, 0, Config{})
+	b, err := MoE(open(t), vars, z.rows, z.moe(), Config{})
 	must(t, err)
 	cleanup(t, b, vars)
 	apply := func(l *Layer, x *G.Node) (*G.Node, G.Nodes) {

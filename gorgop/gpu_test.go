@@ -76,8 +76,8 @@ func TestGPU_Overlap(t *testing.T) {
 	onGPU(t)
 	const rows, hidden, inner, experts = 4096, 2048, 1024, 32
 	vars := graph.NewVars(1)
-	moe := nodes.MoE{Experts: experts, TopK: 4, Intermediate: inner, Compute: dtype.BFloat16}
-	l, err := MoE(open(t), vars, rows, hidden, moe, 0, 0, Config{Weights: ProgramWeights, Optimizer: func(gr *graph.Grads) { nodes.SGD(gr, nodes.SGDConfig{Rate: 1e-6}) }})
+	moe := nodes.MoE{Experts: experts, TopK: 4, Hidden: hidden, Intermediate: inner, Compute: dtype.BFloat16}
+	l, err := MoE(open(t), vars, rows, moe, Config{Weights: ProgramWeights, Optimizer: func(gr *graph.Grads) { nodes.SGD(gr, nodes.SGDConfig{Rate: 1e-6}) }})
 	must(t, err)
 	cleanup(t, l, vars)
 	g := G.NewGraph()
@@ -107,10 +107,10 @@ func TestGPU_Overlap(t *testing.T) {
 // BenchmarkGPU_Step: a training step of a layer that owns its weights, within gorgonia, beside the two replays alone.
 func BenchmarkGPU_Step(b *testing.B) {
 	onGPU(b)
-	for _, z := range []sizes{{rows: 64, hidden: 256, inner: 256, experts: 8, topK: 2}, {rows: 4096, hidden: 2048, inner: 1024, experts: 64, topK: 8}} {
-		moe := nodes.MoE{Experts: z.experts, TopK: z.topK, Intermediate: z.inner, Compute: dtype.BFloat16}
+	for _, z := range []sizes{{rows: 64, hidden: 256, inner: 256, experts: 8, topK: 2}, {rows: 4096, hidden: 2048, inner: 1024, experts: 32, topK: 8}} {
+		moe := nodes.MoE{Experts: z.experts, TopK: z.topK, Hidden: z.hidden, Intermediate: z.inner, Compute: dtype.BFloat16}
 		vars := graph.NewVars(1)
-		l, err := MoE(open(b), vars, z.rows, z.hidden, moe, 0, 0, Config{Weights: ProgramWeights, Optimizer: func(gr *graph.Grads) { nodes.SGD(gr, nodes.SGDConfig{Rate: 1e-6}) }})
+		l, err := MoE(open(b), vars, z.rows, moe, Config{Weights: ProgramWeights, Optimizer: func(gr *graph.Grads) { nodes.SGD(gr, nodes.SGDConfig{Rate: 1e-6}) }})
 		must(b, err)
 		g := G.NewGraph()
 		x := G.NewMatrix(g, tensor.Float32, G.WithShape(z.rows, z.hidden), G.WithName("x"), G.WithValue(tensorOf(tensor.Float32, numbers(1, z.rows*z.hidden, 1), z.rows, z.hidden)))
@@ -125,7 +125,9 @@ func BenchmarkGPU_Step(b *testing.B) {
 		name := fmt.Sprintf("T=%d,H=%d,I=%d,E=%d", z.rows, z.hidden, z.inner, z.experts)
 		b.Run(name+"/bare", func(b *testing.B) {
 			for range b.N {
+				must(b, s.fwd.After(s.back))
 				must(b, s.fwd.Replay(b.Context()))
+				must(b, s.back.After(s.fwd))
 				must(b, s.back.Replay(b.Context()))
 			}
 			must(b, s.back.Wait())
@@ -163,7 +165,7 @@ func TestGPU_LargeAgainstHost(t *testing.T) {
 	z := sizes{rows: 300, hidden: 256, inner: 128, experts: 16, topK: 4}
 	run := func() ([]float64, [][]float64) {
 		vars := graph.NewVars(5)
-		l, err := MoE(open(t), vars, z.rows, z.hidden, z.moe(), 0.01, 0, Config{})
+		l, err := MoE(open(t), vars, z.rows, z.moe(), Config{Balance: 0.01})
 		must(t, err)
 		defer func() {
 			must(t, l.Close())

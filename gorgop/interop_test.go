@@ -35,6 +35,9 @@ func TestDense(t *testing.T) {
 		{"columns", slice(nil, G.S(1, 3)), []float64{1, 2, 5, 6, 9, 10}},
 		{"transpose", transposed, []float64{0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11}},
 		{"scalar", G.NewF32(7), []float64{7}},
+		{"int32", G.NewI32(7), []float64{7}},
+		{"int64", tensor.New(tensor.FromScalar(int64(7))), []float64{7}},
+		{"byte", G.NewU8(7), []float64{7}},
 		{"scalar tensor", tensor.New(tensor.FromScalar(float64(3))), []float64{3}},
 	} {
 		d, err := dense(c.v)
@@ -47,7 +50,7 @@ func TestDense(t *testing.T) {
 		t.Error("a contiguous tensor is copied")
 	}
 	masked := tensor.New(tensor.WithShape(2), tensor.WithBacking([]float32{1, 2}, []bool{true, false}))
-	for name, v := range map[string]G.Value{"masked": masked, "none": nil, "bool": G.NewB(true)} {
+	for name, v := range map[string]G.Value{"masked": masked, "none": nil, "nil": (*tensor.Dense)(nil), "bool": G.NewB(true)} {
 		if _, err := dense(v); err == nil {
 			t.Errorf("%s: no error", name)
 		}
@@ -102,6 +105,7 @@ func TestLayer_Transposed(t *testing.T) {
 // TestLayer_Refuses: mistakes are errors that say what was given and what is allowed, at Apply where that can know.
 func TestLayer_Refuses(t *testing.T) {
 	l, vars := newLayer(t, small, Config{})
+	owner, _ := newLayer(t, small, Config{Weights: ProgramWeights})
 	z := small
 	g := G.NewGraph()
 	ws, err := l.Weights(g, tensor.Float32)
@@ -131,15 +135,43 @@ func TestLayer_Refuses(t *testing.T) {
 	if _, err := l.Weights(g, tensor.Int); !errors.Is(err, graph.ErrDType) {
 		t.Errorf("weights of ints: %v", err)
 	}
+	other := graph.NewVars(5)
+	same, err := MoE(open(t), other.Scope("moe"), z.rows, z.moe(), Config{})
+	must(t, err)
+	cleanup(t, same, other)
+	if _, err := same.Weights(g, tensor.Float32); !errors.Is(err, graph.ErrUsage) || !strings.Contains(err.Error(), "moe/router") {
+		t.Errorf("another layer with the same names: %v", err)
+	}
+	if _, err := l.Weights(g, tensor.Float64); !errors.Is(err, graph.ErrDType) {
+		t.Errorf("the same weights in another type: %v", err)
+	}
+	if again, err := l.Weights(g, tensor.Float32); err != nil || again[0] != ws[0] || len(again) != len(ws) {
+		t.Errorf("the weights once more: %v, %v", again, err)
+	}
+	for name, f := range map[string]func() error{
+		"Weights for no graph":   func() error { _, err := l.Weights(nil, tensor.Float32); return err },
+		"Weights of no type":     func() error { _, err := l.Weights(g, tensor.Dtype{}); return err },
+		"Store of nil":           func() error { return l.Store(make(G.Nodes, len(ws))) },
+		"nodes of two graphs":    func() error { _, err := l.Apply(with(input(G.NewGraph(), "x", 1, 4, z.hidden))...); return err },
+		"Handle for no graph":    func() error { _, err := owner.Handle(nil, tensor.Float32); return err },
+		"Handle of another type": func() error { _, err := owner.Handle(g, tensor.Int); return err },
+	} {
+		if err := f(); !errors.Is(err, graph.ErrUsage) && !errors.Is(err, graph.ErrDType) || strings.Contains(err.Error(), "PANIC") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 	if err := l.Store(ws[:1]); !errors.Is(err, graph.ErrUsage) {
 		t.Errorf("Store of one node: %v", err)
 	}
 	dev := open(t)
-	if _, err := MoE(dev, vars.Scope("other"), 8, 16, nodes.MoE{Experts: 2, TopK: 3, Intermediate: 32}, 0, 0, Config{}); !errors.Is(err, graph.ErrShape) {
+	if _, err := MoE(dev, vars.Scope("other"), 8, nodes.MoE{Experts: 2, TopK: 3, Hidden: 16, Intermediate: 32}, Config{}); !errors.Is(err, graph.ErrShape) {
 		t.Errorf("more chosen than there are: %v", err)
 	}
-	if _, err := MoE(dev, vars.Scope("third"), 8, 16, nodes.MoE{Experts: 2, TopK: 1, Intermediate: 32}, 0, 0, Config{Optimizer: func(*graph.Grads) {}}); !errors.Is(err, graph.ErrUsage) {
+	if _, err := MoE(dev, vars.Scope("third"), 8, nodes.MoE{Experts: 2, TopK: 1, Hidden: 16, Intermediate: 32}, Config{Optimizer: func(*graph.Grads) {}}); !errors.Is(err, graph.ErrUsage) {
 		t.Errorf("an optimizer with node weights: %v", err)
+	}
+	if _, err := MoE(dev, vars.Scope("fourth"), 8, nodes.MoE{Experts: 2, TopK: 1, Intermediate: 32}, Config{}); !errors.Is(err, graph.ErrShape) {
+		t.Errorf("no width: %v", err)
 	}
 	if _, err := FromProgram(nil, "y", nil, Config{}); !errors.Is(err, graph.ErrUsage) {
 		t.Errorf("no Program: %v", err)
@@ -250,6 +282,34 @@ func TestLayer_Scalars(t *testing.T) {
 	}
 }
 
+// TestLayer_IntScalar: one class is a scalar of gorgonia, as one of a batch is a vector.
+func TestLayer_IntScalar(t *testing.T) {
+	g := graph.New("classes")
+	x, class := g.Input("x", dtype.Float32, 1, 4), g.Input("class", dtype.Int32, 1)
+	l, err := New(open(t), nil, nodes.CrossEntropy(x, class), Config{})
+	must(t, err)
+	cleanup(t, l, nil)
+	run := func(class func(h *G.ExprGraph) *G.Node) float64 {
+		h := G.NewGraph()
+		y, err := l.Apply(input(h, "x", 1, 1, 4), class(h))
+		must(t, err)
+		vm := G.NewTapeMachine(h)
+		defer vm.Close()
+		must(t, vm.RunAll())
+		return floats(t, y.Value())[0]
+	}
+	scalar := run(func(h *G.ExprGraph) *G.Node {
+		return G.NewScalar(h, tensor.Int32, G.WithName("class"), G.WithValue(int32(2)))
+	})
+	vector := run(func(h *G.ExprGraph) *G.Node {
+		two := tensor.New(tensor.WithShape(1), tensor.WithBacking([]int32{2}))
+		return G.NewVector(h, tensor.Int32, G.WithShape(1), G.WithName("class"), G.WithValue(two))
+	})
+	if scalar != vector || scalar == 0 {
+		t.Errorf("got %v of a scalar, %v of a vector", scalar, vector)
+	}
+}
+
 // TestLayer_UnbindAll: a LispMachine that gives its tensors back to gorgonia's pool does no harm to the layer's memory.
 func TestLayer_UnbindAll(t *testing.T) {
 	l, _ := newLayer(t, small, Config{})
@@ -277,5 +337,27 @@ func TestLayer_UnbindAll(t *testing.T) {
 			must(t, tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(z.rows, z.hidden)).Memset(float32(1e9)))
 		}
 		vm.Close()
+	}
+}
+
+// TestLayer_BFloat16Border: a Program whose inputs are bf16 takes and gives float32, rounded at the border.
+func TestLayer_BFloat16Border(t *testing.T) {
+	g := graph.New("low")
+	x := g.Input("x", dtype.BFloat16, graph.UpTo(4), 2)
+	l, err := New(open(t), nil, nodes.Scale(x, 2), Config{})
+	must(t, err)
+	cleanup(t, l, nil)
+	h := G.NewGraph()
+	xn := G.NewMatrix(h, tensor.Float32, G.WithShape(1, 2), G.WithName("x"),
+		G.WithValue(tensor.New(tensor.WithShape(1, 2), tensor.WithBacking([]float32{1 + 1.0/256 + 1.0/1024, 3}))))
+	y, err := l.Apply(xn)
+	must(t, err)
+	out, grads := once(t, false, y, xn)
+	if out[0] != 2*(1+1.0/128) || out[1] != 6 {
+		t.Errorf("got %v, want [2.015625 6]", out)
+	}
+	// The mean of two squares: the gradient of y is y, which has few bits.
+	if grads[0][0] != 2*out[0] || grads[0][1] != 12 {
+		t.Errorf("gradient: got %v", grads[0])
 	}
 }

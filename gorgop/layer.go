@@ -23,7 +23,8 @@ const (
 	// updates. Layer.Weights makes the nodes.
 	NodeWeights Weights = iota
 	// ProgramWeights: the parameters stay in the graph.Vars. Config.Optimizer updates them in the replay that computes
-	// the gradient of the op's input; gorgonia never sees them.
+	// the gradient of the op's input; gorgonia never sees them. A step may then apply the layer, or layers that share
+	// parameters, once: the first backward replay of two would change the weights under the second, which is an error.
 	ProgramWeights
 )
 
@@ -50,7 +51,11 @@ type Config struct {
 	// weight. They count as if they were added to a cost with a gradient of 1. They are not in the op's output.
 	Losses []*graph.Value
 
-	// Options are those of Compile.
+	// Balance and ZLoss are the weights of the router losses of MoE's own layer, 0 for none; they are added like
+	// Losses. New and FromProgram refuse them.
+	Balance, ZLoss float64
+
+	// Options are those of Compile. FromProgram takes the Program's.
 	Options graph.Options
 }
 
@@ -63,6 +68,7 @@ type Layer struct {
 	cfg     Config
 	d       *graph.Derivative
 	params  []*graph.Value // the last inputs of d.In, with NodeWeights
+	owned   []*graph.Value // parameters, with ProgramWeights
 	scalar  bool           // the output is one number: a scalar of gorgonia
 	eval    *graph.Program // forward, keeping nothing
 	train   *graph.Program // forward, keeping what backward reads
@@ -72,33 +78,38 @@ type Layer struct {
 
 	mu     sync.Mutex
 	sites  []*site
+	made   map[*gorgonia.ExprGraph]gorgonia.Nodes // by Weights
 	closed bool
 }
 
-// MoE makes a Layer of a mixture-of-experts layer on (rows,width) inputs, rows being a capacity: an op may be applied
-// to matrices of up to that many rows. The parameters are made in vars, where those that are there already, such as a
-// loaded checkpoint's, are used. Losses of cfg cannot name the layer's own; balance and zLoss are the weights of its
-// router losses, 0 for none.
+// MoE makes a Layer of a mixture-of-experts layer on (rows, moe.Hidden) inputs, rows being a capacity: it may be applied
+// to matrices of up to that many rows. Hidden must be given. The parameters are made in vars, where those that are there
+// already, such as a loaded checkpoint's, are used.
 //
-// The input is converted to float32, and moe.Compute says what the products inside are computed in: with BFloat16
-// operands are rounded to 8 bits of mantissa, a relative error of up to 2^-9 each; sums are float32.
-func MoE(dev graph.Device, vars *graph.Vars, rows, width int, moe nodes.MoE, balance, zLoss float64, cfg Config) (*Layer, error) {
+// The input is float32 inside, and moe.Compute says what the products are computed in: with BFloat16 operands are
+// rounded to 8 bits of mantissa, a relative error of up to 2^-9 each; sums are float32.
+func MoE(dev graph.Device, vars *graph.Vars, rows int, moe nodes.MoE, cfg Config) (*Layer, error) {
 	name := "moe"
 	if vars != nil && vars.Prefix() != "" {
 		name = vars.Prefix()
 	}
-	g := graph.New(name)
-	x := g.Input("x", dtype.Float32, graph.UpTo(rows), width)
-	y, aux := nodes.MoELayer(x, vars, moe)
-	if balance != 0 {
-		cfg.Losses = append(slices.Clone(cfg.Losses), aux.Balance.Scale(balance))
+	if moe.Hidden < 1 {
+		return nil, fmt.Errorf("gorgop: layer %q: %w", name, graph.BadShape("Hidden", moe.Hidden, "the width of the layer's input"))
 	}
-	if zLoss != 0 {
-		cfg.Losses = append(slices.Clone(cfg.Losses), aux.ZLoss.Scale(zLoss))
+	g := graph.New(name)
+	x := g.Input("x", dtype.Float32, graph.UpTo(rows), moe.Hidden)
+	y, aux := nodes.MoELayer(x, vars, moe)
+	cfg.Losses = slices.Clone(cfg.Losses)
+	if cfg.Balance != 0 {
+		cfg.Losses = append(cfg.Losses, aux.Balance.Scale(cfg.Balance))
+	}
+	if cfg.ZLoss != 0 {
+		cfg.Losses = append(cfg.Losses, aux.ZLoss.Scale(cfg.ZLoss))
 	}
 	if err := g.Err(); err != nil {
 		return nil, fmt.Errorf("gorgop: %w", err)
 	}
+	cfg.Balance, cfg.ZLoss = 0, 0
 	return New(dev, vars, y, cfg)
 }
 
@@ -135,10 +146,14 @@ func (l *Layer) build(y *graph.Value) error {
 	switch {
 	case l.cfg.Weights > ProgramWeights:
 		return graph.Misuse("Config.Weights", uint8(l.cfg.Weights), "NodeWeights or ProgramWeights")
+	case l.cfg.Balance != 0 || l.cfg.ZLoss != 0:
+		return graph.Misuse("Config.Balance, ZLoss", fmt.Sprint(l.cfg.Balance, l.cfg.ZLoss), "0, and Losses: only MoE knows its router")
 	case l.cfg.Weights == ProgramWeights:
+		l.owned = used(y, l.cfg.Losses)
 		der.Update = l.cfg.Optimizer
 	case l.cfg.Optimizer != nil:
-		return graph.Misuse("Config.Optimizer", "one with node weights", "none, since a solver of gorgonia updates them, or ProgramWeights")
+		return graph.Misuse("Config.Optimizer", "one with node weights",
+			"none, since a solver of gorgonia updates them, or ProgramWeights")
 	default:
 		l.params = used(y, l.cfg.Losses)
 		der.Free = l.params
@@ -192,6 +207,14 @@ func used(y *graph.Value, losses []*graph.Value) []*graph.Value {
 	return params
 }
 
+// updates counts the updates of the parameters that the Program owns.
+func (l *Layer) updates() (n int64) {
+	for _, p := range l.owned {
+		n += graph.VarUpdates(p)
+	}
+	return n
+}
+
 // Name returns the layer's name: that of its graph.
 func (l *Layer) Name() string { return l.name }
 
@@ -202,29 +225,65 @@ func (l *Layer) Params() []*graph.Value { return slices.Clone(l.params) }
 func (l *Layer) Replays() (forward, backward int64) { return l.forward.Load(), l.reverse.Load() }
 
 // Weights adds the parameters to a gorgonia graph as nodes of type dt, float32 or float64, named like the parameters
-// and holding copies of their values in the Vars. Apply takes them, after the inputs.
+// and holding copies of their values in the Vars. Apply takes them, after the inputs. A second call for the same graph
+// returns the same nodes: applications of one layer share weights. To gorgonia input nodes of one name are one node, so
+// that a name which somebody else has taken is an error: give each layer a Vars.Scope of its own.
 func (l *Layer) Weights(g *gorgonia.ExprGraph, dt tensor.Dtype) (gorgonia.Nodes, error) {
-	var ns gorgonia.Nodes
-	for _, p := range l.params {
-		v, err := newDense(dt, p.Shape())
-		if err == nil {
-			err = graph.VarsOf(p).Read(p, v)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("gorgop: layer %q: %w", l.name, err)
-		}
-		ns = append(ns, gorgonia.NewTensor(g, dt, p.Rank(), gorgonia.WithShape(p.Shape()...), gorgonia.WithName(graph.VarName(p)), gorgonia.WithValue(v)))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ns, err := l.weights(g, dt)
+	if err != nil {
+		return nil, fmt.Errorf("gorgop: layer %q: %w", l.name, err)
 	}
 	return ns, nil
+}
+
+func (l *Layer) weights(g *gorgonia.ExprGraph, dt tensor.Dtype) (ns gorgonia.Nodes, err error) {
+	if l.closed {
+		return nil, fmt.Errorf("%w: Weights after Close", graph.ErrUsage)
+	}
+	if err := nodesOf(g, dt); err != nil {
+		return nil, err
+	}
+	if ns := l.made[g]; len(ns) > 0 {
+		if ns[0].Dtype() != dt {
+			return nil, graph.BadDType("type", dt, "%v as at the first call for this graph", ns[0].Dtype())
+		}
+		return slices.Clone(ns), nil
+	}
+	for _, p := range l.params {
+		if name := graph.VarName(p); len(g.ByName(name)) > 0 {
+			return nil, graph.Misuse("parameter", fmt.Sprintf("%q, the name of another node of the graph", name),
+				"a name of its own, by Vars.Scope")
+		}
+	}
+	for _, p := range l.params {
+		v := newDense(dt, p.Shape())
+		if err := graph.VarsOf(p).Read(p, v); err != nil {
+			return nil, err
+		}
+		name := gorgonia.WithName(graph.VarName(p))
+		ns = append(ns, gorgonia.NewTensor(g, dt, p.Rank(), gorgonia.WithShape(p.Shape()...), name, gorgonia.WithValue(v)))
+	}
+	if l.made == nil {
+		l.made = map[*gorgonia.ExprGraph]gorgonia.Nodes{}
+	}
+	l.made[g] = ns
+	return slices.Clone(ns), nil
 }
 
 // Store copies the values of nodes that Weights made back to the Vars, from where Vars.Save writes a checkpoint.
 func (l *Layer) Store(weights gorgonia.Nodes) error {
 	if len(weights) != len(l.params) {
-		return fmt.Errorf("gorgop: layer %q: %w", l.name, graph.Misuse("weights", len(weights), "the %d nodes of Weights", len(l.params)))
+		err := graph.Misuse("weights", len(weights), "the %d nodes of Weights", len(l.params))
+		return fmt.Errorf("gorgop: layer %q: %w", l.name, err)
 	}
 	for i, p := range l.params {
-		d, err := dense(weights[i].Value())
+		var d *tensor.Dense
+		err := graph.Misuse("weights", "a nil node", "the node of %q", graph.VarName(p))
+		if weights[i] != nil {
+			d, err = dense(weights[i].Value())
+		}
 		if err == nil {
 			err = graph.VarsOf(p).Write(p, d)
 		}
@@ -240,6 +299,7 @@ func (l *Layer) Release(g *gorgonia.ExprGraph) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var errs error
+	delete(l.made, g)
 	l.sites = slices.DeleteFunc(l.sites, func(s *site) bool {
 		if s.g != g {
 			return false
@@ -258,6 +318,6 @@ func (l *Layer) Close() error {
 	for _, s := range l.sites {
 		errs = errors.Join(errs, s.close())
 	}
-	l.sites, l.closed = nil, true
+	l.sites, l.made, l.closed = nil, nil, true
 	return errs
 }

@@ -23,7 +23,7 @@ type sizes struct{ rows, in, hidden, inner, experts, topK, out int }
 var small = sizes{rows: 24, in: 8, hidden: 16, inner: 32, experts: 4, topK: 2, out: 3}
 
 func (z sizes) moe() nodes.MoE {
-	return nodes.MoE{Experts: z.experts, TopK: z.topK, Intermediate: z.inner, Compute: dtype.Float32}
+	return nodes.MoE{Experts: z.experts, TopK: z.topK, Hidden: z.hidden, Intermediate: z.inner, Compute: dtype.Float32}
 }
 
 func must(t testing.TB, err error) {
@@ -81,16 +81,26 @@ func floats(t testing.TB, v G.Value) []float64 {
 	case float64:
 		return []float64{x}
 	case []float32:
-		fs := make([]float64, len(x))
-		for i, f := range x {
-			fs[i] = float64(f)
-		}
-		return fs
+		return numbersOf(x)
 	case []float64:
 		return append([]float64(nil), x...)
+	case []int32:
+		return numbersOf(x)
+	case []int64:
+		return numbersOf(x)
+	case []byte:
+		return numbersOf(x)
 	}
 	t.Fatalf("%T is no float data", v.Data())
 	return nil
+}
+
+func numbersOf[T float32 | int32 | int64 | byte](xs []T) []float64 {
+	fs := make([]float64, len(xs))
+	for i, x := range xs {
+		fs[i] = float64(x)
+	}
+	return fs
 }
 
 // transpose turns (rows,cols) into (cols,rows).
@@ -159,7 +169,7 @@ func withLayer(t testing.TB, l *Layer, z sizes, dt tensor.Dtype, rows int) *mode
 func newLayer(t testing.TB, z sizes, cfg Config) (*Layer, *graph.Vars) {
 	t.Helper()
 	vars := graph.NewVars(7)
-	l, err := MoE(open(t), vars.Scope("moe"), z.rows, z.hidden, z.moe(), 0, 0, cfg)
+	l, err := MoE(open(t), vars.Scope("moe"), z.rows, z.moe(), cfg)
 	must(t, err)
 	cleanup(t, l, vars)
 	return l, vars

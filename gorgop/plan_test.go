@@ -13,10 +13,13 @@ import (
 func TestLayer_PlansForGPUs(t *testing.T) {
 	for arch, gpu := range cudadev.GPUs {
 		for _, compute := range []dtype.DType{dtype.Float32, dtype.BFloat16} {
-			for _, cfg := range []Config{{}, {Weights: ProgramWeights, Optimizer: func(gr *graph.Grads) { nodes.AdamW(gr, nodes.AdamWConfig{Rate: 1e-3}) }}} {
+			for _, cfg := range []Config{
+				{Balance: 0.01, ZLoss: 0.001},
+				{Weights: ProgramWeights, Optimizer: func(gr *graph.Grads) { nodes.AdamW(gr, nodes.AdamWConfig{Rate: 1e-3}) }},
+			} {
 				moe := small.moe()
 				moe.Compute = compute
-				l, err := MoE(cudadev.Plan{GPU: gpu}, graph.NewVars(1), 64, small.hidden, moe, 0.01, 0.001, cfg)
+				l, err := MoE(cudadev.Plan{GPU: gpu}, graph.NewVars(1), 64, moe, cfg)
 				if err != nil {
 					t.Errorf("sm_%d, %s, %s: %v", arch, compute, cfg.Weights, err)
 					continue

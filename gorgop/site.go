@@ -34,6 +34,7 @@ type site struct {
 	back   *graph.Exec
 	last   *graph.Exec // of fwd and noGrad the one that ran last
 	kept   bool        // fwd has run since back did
+	seen   int64       // updates of the weights before fwd ran
 	y      *result
 	grads  []*result
 }
@@ -61,7 +62,7 @@ func (s *site) forward(vals []gorgonia.Value) error {
 			return err
 		}
 	}
-	s.kept = false
+	s.kept, s.seen = false, s.l.updates()
 	if err := e.Replay(context.Background()); err != nil {
 		return err
 	}
@@ -129,6 +130,10 @@ func (s *site) backward(dy gorgonia.Value) error {
 			"make the machine that trains without EvalMode, and after those that evaluate", graph.ErrUsage, s)
 	case !s.kept:
 		return fmt.Errorf("%w: gradient of %s: it needs a forward pass of its own before it", graph.ErrUsage, s)
+	case s.seen != s.l.updates():
+		return fmt.Errorf("%w: gradient of %s: another application has updated the weights since its forward pass: "+
+			"apply a layer with program weights once a step, make one Layer of both applications, or use node weights",
+			graph.ErrUsage, s)
 	}
 	if err := s.openBack(); err != nil {
 		return err

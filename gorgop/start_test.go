@@ -70,8 +70,18 @@ func TestLayer_Start(t *testing.T) {
 		t.Run(vmName(lisp), func(t *testing.T) {
 			run := func(split bool, see func(s *site, name string)) ([]float64, [][]float64) {
 				vars := graph.NewVars(7)
-				dev := asyncdev.New(open(t), 20*time.Millisecond)
-				l, err := MoE(dev, vars.Scope("moe"), z.rows, z.hidden, z.moe(), 0, 0, Config{})
+				release := make(chan struct{})
+				dev := asyncdev.New(open(t), 0)
+				if split {
+					dev.Before = func() { // the replay waits for the probe
+						select {
+						case <-release:
+						case <-time.After(20 * time.Second):
+							t.Error("the probe does not run beside the replay")
+						}
+					}
+				}
+				l, err := MoE(dev, vars.Scope("moe"), z.rows, z.moe(), Config{})
 				must(t, err)
 				cleanup(t, l, vars)
 				g := G.NewGraph()
@@ -85,7 +95,16 @@ func TestLayer_Start(t *testing.T) {
 					_, err = p.Await()
 					must(t, err)
 				}
-				other := G.Must(G.ApplyOp(probe{"probe", func(name string) { see(p.s, name) }, true}, x))
+				other := G.Must(G.ApplyOp(probe{"probe", func(name string) {
+					see(p.s, name)
+					if split {
+						select {
+						case release <- struct{}{}:
+						case <-time.After(20 * time.Second):
+							t.Error("no replay waits for the probe")
+						}
+					}
+				}, true}, x))
 				y, err := p.Await()
 				must(t, err)
 				again, err := p.Await()

@@ -133,7 +133,7 @@ func TestLayer_BFloat16(t *testing.T) {
 		vars := graph.NewVars(7)
 		moe := small.moe()
 		moe.Compute = compute
-		l, err := MoE(open(t), vars.Scope("moe"), small.rows, small.hidden, moe, 0.01, 0.001, Config{})
+		l, err := MoE(open(t), vars.Scope("moe"), small.rows, moe, Config{Balance: 0.01, ZLoss: 0.001})
 		must(t, err)
 		cleanup(t, l, vars)
 		return newMachine(t, withLayer(t, l, small, tensor.Float32, small.rows), false, G.NewAdamSolver(G.WithLearnRate(3e-3))), l
@@ -211,7 +211,7 @@ func BenchmarkStep(b *testing.B) {
 
 func benchmarkStep(b *testing.B, z sizes) {
 	vars := graph.NewVars(1)
-	l, err := MoE(open(b), vars, z.rows, z.hidden, z.moe(), 0, 0, Config{})
+	l, err := MoE(open(b), vars, z.rows, z.moe(), Config{})
 	must(b, err)
 	defer func() { must(b, l.Close()) }()
 	build := func(with bool) (vm G.VM, y *G.Node, vals []G.Value) {

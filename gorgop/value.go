@@ -21,16 +21,27 @@ func dtypeFor(in *graph.Value, floats tensor.Dtype) (tensor.Dtype, error) {
 	case dt == dtype.Uint8:
 		return tensor.Byte, nil
 	default:
-		return tensor.Dtype{}, fmt.Errorf("input %q: %w", in.Name(), graph.BadDType("input", dt, "f64, f32, f16, bf16, int32, int64 or uint8: gorgonia has no other"))
+		err := graph.BadDType("input", dt, "f64, f32, f16, bf16, int32, int64 or uint8: gorgonia has no other")
+		return tensor.Dtype{}, fmt.Errorf("input %q: %w", in.Name(), err)
 	}
 }
 
-// newDense returns a tensor of zeros.
-func newDense(dt tensor.Dtype, shape []int) (*tensor.Dense, error) {
-	if dt != tensor.Float32 && dt != tensor.Float64 {
-		return nil, graph.BadDType("type", dt, "float32 or float64")
+// nodesOf refuses what float nodes cannot be made of.
+func nodesOf(g *gorgonia.ExprGraph, dt tensor.Dtype) error {
+	switch {
+	case g == nil:
+		return graph.Misuse("graph", "none", "an ExprGraph")
+	case dt.Type == nil:
+		return graph.BadDType("type", "none", "float32 or float64")
+	case dt != tensor.Float32 && dt != tensor.Float64:
+		return graph.BadDType("type", dt, "float32 or float64")
 	}
-	return tensor.New(tensor.Of(dt), tensor.WithShape(shape...)), nil
+	return nil
+}
+
+// newDense returns a tensor of zeros.
+func newDense(dt tensor.Dtype, shape []int) *tensor.Dense {
+	return tensor.New(tensor.Of(dt), tensor.WithShape(shape...))
 }
 
 // dense returns a Value as a tensor whose rows lie one after the other, which graph.Exec takes. Scalars become tensors
@@ -43,8 +54,16 @@ func dense(v gorgonia.Value) (*tensor.Dense, error) {
 		return tensor.New(tensor.WithShape(1), tensor.WithBacking([]float32{float32(*x)})), nil
 	case *gorgonia.F64:
 		return tensor.New(tensor.WithShape(1), tensor.WithBacking([]float64{float64(*x)})), nil
+	case *gorgonia.I32:
+		return tensor.New(tensor.WithShape(1), tensor.WithBacking([]int32{int32(*x)})), nil
+	case *gorgonia.I64:
+		return tensor.New(tensor.WithShape(1), tensor.WithBacking([]int64{int64(*x)})), nil
+	case *gorgonia.U8:
+		return tensor.New(tensor.WithShape(1), tensor.WithBacking([]byte{byte(*x)})), nil
 	case *tensor.Dense:
 		switch {
+		case x == nil:
+			return nil, graph.Misuse("value", "a nil tensor", "a value bound to the node")
 		case !x.IsNativelyAccessible():
 			return nil, graph.Misuse("value", "a tensor that Go cannot reach", "one in host memory")
 		case x.IsMasked():
@@ -56,7 +75,7 @@ func dense(v gorgonia.Value) (*tensor.Dense, error) {
 		}
 		return contiguous(x)
 	}
-	return nil, graph.Misuse("value", fmt.Sprintf("%T", v), "a *tensor.Dense, or a scalar of float32 or float64")
+	return nil, graph.Misuse("value", fmt.Sprintf("%T", v), "a *tensor.Dense, or a scalar of float32, float64, int32, int64 or byte")
 }
 
 func scalarOf(x *tensor.Dense) gorgonia.Value {
@@ -65,6 +84,12 @@ func scalarOf(x *tensor.Dense) gorgonia.Value {
 		return gorgonia.NewF32(s)
 	case float64:
 		return gorgonia.NewF64(s)
+	case int32:
+		return gorgonia.NewI32(s)
+	case int64:
+		return gorgonia.NewI64(s)
+	case byte:
+		return gorgonia.NewU8(s)
 	}
 	return nil
 }
@@ -133,11 +158,7 @@ func (r *result) get(e *graph.Exec, v *graph.Value) (gorgonia.Value, error) {
 		return r.header(), nil // asked for once more: the copy has been read
 	}
 	if r.own == nil {
-		d, err := newDense(r.dt, r.shape)
-		if err != nil {
-			return nil, err
-		}
-		r.own = d
+		r.own = newDense(r.dt, r.shape)
 	}
 	var err error
 	if r.fetched != nil {

@@ -341,3 +341,26 @@ func TestAsync_ReplayAllocatesNothing(t *testing.T) {
 		t.Errorf("a replay allocates %v times", n)
 	}
 }
+
+// TestAsync_ReadsInPieces: what is larger than a piece arrives whole, whether it ends with a piece or not.
+func TestAsync_ReadsInPieces(t *testing.T) {
+	const piece = 2 << 20 // floats in 8 MiB
+	for _, n := range []int{1, piece - 1, piece, piece + 1, 2*piece + 5} {
+		g := graph.New("pieces")
+		x := g.Input("x", dtype.Float32, n)
+		y := g.Output("y", graph.Apply(copyOp{}, x)[0])
+		e := openOn(t, newAsyncDevice(t, 0), g, nil)
+		data := make([]float32, n)
+		for i := range data {
+			data[i] = float32(i)
+		}
+		check(t, e.Write(x, data))
+		replay(t, e)
+		got := make([]float32, n)
+		_, err := e.Read(y, got)
+		check(t, err)
+		if !slices.Equal(got, data) {
+			t.Errorf("%d floats: what was read differs", n)
+		}
+	}
+}

@@ -28,8 +28,8 @@ type Options struct {
 // Debug are checks and disturbances.
 type Debug struct {
 	Poison  bool   // fill workspaces and outputs with byte 0xFF before each replay
-	Jitter  uint64 // not 0: sleep at random before each node, from this seed
-	Offsets bool   // check offsets, counts and ids, which only the data can tell
+	Jitter  uint64 // not 0: sleep at random before each node, from this seed; on the host
+	Offsets bool   // check offsets, counts and ids, which only the data can tell; on a GPU: and launch node by node
 	Apart   bool   // every workspace has bytes of its own
 	Eager   bool   // time each step; on a GPU: and launch node by node instead of as one graph
 }

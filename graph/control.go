@@ -78,25 +78,37 @@ func (p *pinning) names() string {
 // where they make the critical path no longer, then where they do.
 func (c *compilation) fit(m *costModel, most int) error {
 	original := c.built
-	least := reached{bytes: math.MaxInt64}
-	var last *Program // what any length allows
-	for _, slack := range slacks {
-		c.built, c.shape, c.prog.control = original, nil, nil
+	// try plans with the edges that slack allows, as many as it takes to need no more than goal bytes.
+	try := func(slack float64, goal int64, least *reached) (bool, error) {
+		c.built, c.shape, c.prog.control, c.prog.plan = original, nil, nil, nil
 		model := m
 		if slack >= 0 {
-			edges, err := c.control(m, slack)
+			edges, err := c.control(m, slack, goal)
 			if err != nil {
-				return err
+				return false, err
 			}
 			c.reorder(edges)
 			model = newCostModel(c.dev.Rates(), c.built, c.profile)
 		}
 		all := model.candidates(most)
 		slices.SortStableFunc(all, func(a, b *schedule) int { return cmp.Compare(a.makespan, b.makespan) })
-		ok, err := false, error(nil)
 		for _, s := range all {
-			if ok, err = c.tryFit(s, &least); ok || err != nil {
-				break
+			if ok, err := c.tryFit(s, least); ok || err != nil {
+				return ok, err
+			}
+		}
+		return false, nil
+	}
+	var last *Program // what any length allows
+	for _, slack := range slacks {
+		ok, err := try(slack, c.opt.MaxWorkspace, nil)
+		if err == nil && !ok && math.IsInf(slack, 1) {
+			// What edges towards fewer bytes than asked for come to is the same for every limit. So a limit that it
+			// meets is met, and the least that it comes to is what the error may promise.
+			least := reached{bytes: math.MaxInt64}
+			if ok, err = try(slack, 0, &least); err == nil && !ok {
+				return BadShape("Options.MaxWorkspace", fmt.Sprintf("%d bytes", c.opt.MaxWorkspace),
+					"at least %d, the least found in any order of the steps; %s need it at once", least.bytes, least.names)
 			}
 		}
 		switch {
@@ -104,12 +116,9 @@ func (c *compilation) fit(m *costModel, most int) error {
 			return err
 		case ok && math.IsInf(slack, 1):
 			held := *c.prog
-			last, c.prog.plan = &held, nil
+			last = &held
 		case ok:
 			return nil
-		case math.IsInf(slack, 1):
-			return BadShape("Options.MaxWorkspace", fmt.Sprintf("%d bytes", c.opt.MaxWorkspace),
-				"at least %d, the least found in any order of the steps; %s need it at once", least.bytes, least.names)
 		}
 	}
 	*c.prog = *last
@@ -123,16 +132,14 @@ type reached struct {
 	names string
 }
 
-// tryFit makes the schedule the Program's if it has a plan that is small enough.
+// tryFit makes the schedule the Program's if it has a plan that is small enough. Where least is given, a schedule that
+// needs more is placed all the same, since only a peak is sure to be met again.
 func (c *compilation) tryFit(s *schedule, least *reached) (bool, error) {
 	bytes, pins, err := c.bytesOf(s.edges())
 	if err != nil {
 		return false, err
 	}
-	if bytes > c.opt.MaxWorkspace {
-		if bytes < least.bytes {
-			*least = reached{bytes, pins.names()}
-		}
+	if bytes > c.opt.MaxWorkspace && (least == nil || bytes >= least.bytes) {
 		return false, nil
 	}
 	c.apply(s)
@@ -140,7 +147,7 @@ func (c *compilation) tryFit(s *schedule, least *reached) (bool, error) {
 		return false, err
 	}
 	if peak := c.prog.plan.Peak; peak > c.opt.MaxWorkspace {
-		if peak < least.bytes {
+		if least != nil && peak < least.bytes {
 			*least = reached{peak, pins.names()}
 		}
 		c.prog.plan = nil
@@ -211,18 +218,18 @@ func sortSteps(deps [][]int) []int {
 // controlSteps bounds the work of control: rounds times pairs of workspaces.
 const controlSteps = 2e7
 
-// control returns edges between the steps as built, beyond their dependencies, under which at most MaxWorkspace bytes must
+// control returns edges between the steps as built, beyond their dependencies, under which at most goal bytes must
 // exist at once, or as few as come of it. Each round takes the workspaces that need the most bytes at once, and makes
 // one of them end before another begins: the pair that makes the critical path least long, then needs the fewest
 // edges, then has the larger smaller one. A pair is allowed if the path stays below 1+slack times what it was.
-func (c *compilation) control(m *costModel, slack float64) ([][2]int, error) {
+func (c *compilation) control(m *costModel, slack float64, goal int64) ([][2]int, error) {
 	x := newReacher(m)
 	limit := x.critical() * (1 + slack)
 	var added [][2]int
 	rounds := max(16, int(controlSteps/float64(max(1, len(c.listWorkspaces().p.buffers)*len(c.listWorkspaces().p.buffers)))))
 	for range rounds {
 		bytes, pins, err := c.bytesOf(x.edges())
-		if err != nil || bytes <= c.opt.MaxWorkspace {
+		if err != nil || bytes <= goal {
 			return x.needed(added), err
 		}
 		edges := x.cheapest(pins, limit)
@@ -233,132 +240,4 @@ func (c *compilation) control(m *costModel, slack float64) ([][2]int, error) {
 		x.add(edges)
 	}
 	return x.needed(added), nil
-}
-
-// reacher is a graph of steps with its closure and the longest ways to and from each.
-type reacher struct {
-	m      *costModel
-	deps   [][]int
-	before [][]uint64 // of each step, those before it
-	head   []float64  // longest way that ends with the step
-	tail   []float64  // longest way that begins with it
-}
-
-func newReacher(m *costModel) *reacher {
-	x := &reacher{m: m}
-	for _, d := range m.deps {
-		x.deps = append(x.deps, slices.Clone(d))
-	}
-	x.update()
-	return x
-}
-
-func (x *reacher) add(edges [][2]int) {
-	for _, e := range edges {
-		x.deps[e[1]] = append(x.deps[e[1]], e[0])
-	}
-	x.update()
-}
-
-func (x *reacher) update() {
-	n := len(x.deps)
-	words := (n + 63) / 64
-	x.before, x.head, x.tail = make([][]uint64, n), make([]float64, n), make([]float64, n)
-	order := sortSteps(x.deps)
-	for _, i := range order {
-		x.before[i] = make([]uint64, words)
-		for _, d := range x.deps[i] {
-			x.before[i][d/64] |= 1 << (d % 64)
-			for w, bits := range x.before[d] {
-				x.before[i][w] |= bits
-			}
-			x.head[i] = max(x.head[i], x.head[d])
-		}
-		x.head[i] += x.m.alone(i)
-	}
-	for _, i := range slices.Backward(order) {
-		x.tail[i] += x.m.alone(i)
-		for _, d := range x.deps[i] {
-			x.tail[d] = max(x.tail[d], x.tail[i])
-		}
-	}
-}
-
-func (x *reacher) critical() float64 { return slices.Max(append(x.head, 0)) }
-
-// is says whether step a comes before step b.
-func (x *reacher) is(a, b int) bool { return x.before[b][a/64]>>(a%64)&1 == 1 }
-
-func (x *reacher) edges() [][2]int {
-	var edges [][2]int
-	for i, ds := range x.deps {
-		for _, d := range ds {
-			edges = append(edges, [2]int{d, i})
-		}
-	}
-	return edges
-}
-
-// needed leaves out the added edges that others imply.
-func (x *reacher) needed(added [][2]int) [][2]int {
-	var kept [][2]int
-	for _, e := range added {
-		implied := slices.ContainsFunc(x.deps[e[1]], func(d int) bool { return d != e[0] && x.is(e[0], d) })
-		if !implied && !slices.Contains(kept, e) {
-			kept = append(kept, e)
-		}
-	}
-	return kept
-}
-
-// cheapest returns the edges for the best pair of pins, nil if no pair is allowed.
-func (x *reacher) cheapest(pins *pinning, limit float64) [][2]int {
-	var best [][2]int
-	bestCost, bestSize := math.Inf(1), int64(0)
-	for _, a := range pins.groups {
-		last := x.outermost(pins.m.Accesses[a], false)
-		for _, b := range pins.groups {
-			if a == b {
-				continue
-			}
-			edges, cost, ok := x.between(last, x.outermost(pins.m.Accesses[b], true))
-			size := min(pins.m.Buffers[a].Size, pins.m.Buffers[b].Size)
-			if !ok || cost > limit {
-				continue
-			}
-			if c := cmp.Or(cmp.Compare(cost, bestCost), cmp.Compare(len(edges), len(best)), cmp.Compare(bestSize, size)); best == nil || c < 0 {
-				best, bestCost, bestSize = edges, cost, size
-			}
-		}
-	}
-	return best
-}
-
-// outermost returns those of the steps that come before, or after, no other of them.
-func (x *reacher) outermost(steps []int, first bool) []int {
-	var out []int
-	for _, v := range steps {
-		inner := slices.ContainsFunc(steps, func(u int) bool { return first && x.is(u, v) || !first && x.is(v, u) })
-		if !inner && !slices.Contains(out, v) {
-			out = append(out, v)
-		}
-	}
-	return out
-}
-
-// between returns the edges that put each of last before each of first, and the longest way through one of them; not ok
-// where that would make a cycle.
-func (x *reacher) between(last, first []int) (edges [][2]int, cost float64, ok bool) {
-	for _, a := range last {
-		for _, w := range first {
-			if a == w || x.is(w, a) {
-				return nil, 0, false
-			}
-			if !x.is(a, w) {
-				edges = append(edges, [2]int{a, w})
-				cost = max(cost, x.head[a]+x.tail[w])
-			}
-		}
-	}
-	return edges, cost, len(edges) > 0
 }

@@ -61,7 +61,10 @@ func Derive(d Derivation) (*Derivative, error) {
 			return nil, fmt.Errorf("derive %q: %w", y.Name(), BadShape("Losses", l.String(), "one element that a node makes"))
 		}
 	}
-	for _, p := range d.Free {
+	for i, p := range d.Free {
+		if p != nil && slices.Contains(d.Free[:i], p) {
+			return nil, fmt.Errorf("derive %q: %w", y.Name(), Misuse("Free", p.Name()+" twice", "every parameter once"))
+		}
 		if p == nil || p.variable == nil || p.kind != Param {
 			return nil, fmt.Errorf("derive %q: %w", y.Name(), Misuse("Free", p.Name(), "a parameter"))
 		}
@@ -143,7 +146,8 @@ func (h *halves) copyForward() {
 	}
 	for _, p := range h.d.Free {
 		own := src.own(p)
-		in := c.g.Input(p.variable.name, p.dt, p.shape...)
+		in := &Value{g: c.g, name: p.variable.name, kind: Input, dt: p.dt, shape: p.shape}
+		c.g.inputs = append(c.g.inputs, in)
 		c.copies[own] = in
 		h.res.In = append(h.res.In, in)
 	}

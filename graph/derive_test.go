@@ -81,6 +81,80 @@ func TestDerive(t *testing.T) {
 	}
 }
 
+// TestDerive_Options: the halves of a layer with any option give, to the bit, what one graph gives; random numbers are
+// drawn once.
+func TestDerive_Options(t *testing.T) {
+	const rows = 16
+	base := nodes.MoE{Experts: 6, TopK: 2, Intermediate: 64, Alignment: 8}
+	for name, change := range map[string]func(*nodes.MoE){
+		"bf16":    func(m *nodes.MoE) { m.Compute = dtype.BFloat16 },
+		"params":  func(m *nodes.MoE) { m.Compute, m.Params = dtype.BFloat16, dtype.BFloat16 },
+		"biases":  func(m *nodes.MoE) { m.Bias, m.LogitBias, m.SelectBias = true, true, true },
+		"shared":  func(m *nodes.MoE) { m.Shared = 32 },
+		"groups":  func(m *nodes.MoE) { m.Groups, m.TopKGroups, m.Order, m.Scale = 3, 2, nodes.Sigmoid, 2.5 },
+		"random":  func(m *nodes.MoE) { m.Dropout, m.RouterJitter, m.Seed = 0.25, 0.1, 9 },
+		"no fuse": func(*nodes.MoE) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := base
+			change(&cfg)
+			opt := graph.Options{NoFuse: name == "no fuse", Debug: graph.Debug{Poison: true}}
+			build := func(g *graph.Graph) (vars *graph.Vars, x, y *graph.Value, aux nodes.Aux) {
+				vars = graph.NewVars(3)
+				x = g.Input("x", dtype.Float32, graph.UpTo(rows), layerWidth)
+				y, aux = nodes.MoELayer(x, vars.Scope("moe"), cfg)
+				return vars, x, y, aux
+			}
+			g := graph.New("whole")
+			vars, x, y, aux := build(g)
+			dy := g.Input("dy", dtype.Float32, graph.UpTo(rows), layerWidth)
+			g.Output("y", y)
+			gr := g.GradientsFrom([]*graph.Value{y, aux.ZLoss}, []*graph.Value{dy, nil}, append([]*graph.Value{x}, vars.All()...)...)
+			for i, v := range gr.Value {
+				g.Output(string(rune('a'+i)), v)
+			}
+			whole := open(t, compile(t, g, opt), vars)
+
+			h := graph.New("halves")
+			hv, _, hy, haux := build(h)
+			params := hv.All()
+			d, err := graph.Derive(graph.Derivation{Y: hy, Losses: []*graph.Value{haux.ZLoss}, Free: params})
+			check(t, err)
+			d.Keep()
+			f, b := open(t, compile(t, d.Forward, opt), hv), open(t, compile(t, d.Backward, opt), hv)
+			for _, s := range d.Saved {
+				check(t, b.WriteFrom(s.To, f, s.From))
+			}
+			for i, p := range params {
+				w := make([]float32, p.Elems())
+				check(t, hv.Read(p, w))
+				check(t, f.Write(d.In[1+i], w))
+			}
+			for step := range 3 {
+				n := rows - 5*step
+				xs, dys := normal(uint64(step), n*layerWidth), normal(uint64(step)+50, n*layerWidth)
+				check(t, errors.Join(whole.Write(x, xs), whole.Write(dy, dys), f.Write(d.In[0], xs), b.Write(d.Seed, dys)))
+				for i, in := range d.BackIn {
+					if in != nil {
+						check(t, b.WriteFrom(in, f, d.In[i]))
+					}
+				}
+				replay(t, whole)
+				replay(t, f)
+				replay(t, b)
+				if got, want := read(t, f, d.Y), read(t, whole, y); !slices.Equal(got, want) {
+					t.Errorf("step %d: y is %g apart", step, relative(got, want))
+				}
+				for i, dv := range d.Grads {
+					if got, want := read(t, b, dv), read(t, whole, gr.Value[i]); !slices.Equal(got, want) {
+						t.Errorf("step %d: the gradient of %s is %g apart", step, d.In[i].Name(), relative(got, want))
+					}
+				}
+			}
+		})
+	}
+}
+
 // TestDerive_Refuses what has no gradient to speak of.
 func TestDerive_Refuses(t *testing.T) {
 	vars := graph.NewVars(1)
@@ -97,6 +171,7 @@ func TestDerive_Refuses(t *testing.T) {
 		"rows of experts": {graph.Derivation{Y: aux.Permute(x)}, graph.ErrUnsupported},
 		"a large loss":    {graph.Derivation{Y: y, Losses: []*graph.Value{y}}, graph.ErrShape},
 		"a state":         {graph.Derivation{Y: y, Free: []*graph.Value{vars.State("s", dtype.Float32, graph.Const(0), 1)}}, graph.ErrUsage},
+		"twice":           {graph.Derivation{Y: y, Free: []*graph.Value{vars.Lookup("router"), vars.Lookup("router")}}, graph.ErrUsage},
 		"no parameter":    {graph.Derivation{Y: nodes.Scale(x, 2), Update: func(*graph.Grads) {}}, graph.ErrUnsupported},
 	} {
 		if _, err := graph.Derive(c.d); !errors.Is(err, c.kind) {

@@ -183,7 +183,6 @@ type Call struct {
 	Out     []*Tensor // nil where nobody needs the output: then it is not computed
 	Scratch []byte    // the bytes that Scratcher asked for
 	Shared  *Tensor   // the same bytes as a place in the arena, for devices whose memory Go cannot reach; nil: none
-	Debug   bool      // check what only the data can tell, such as offsets
 	NewLoop func(body func(w *Worker, lo, hi int)) Loop
 }
 

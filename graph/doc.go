@@ -22,6 +22,16 @@
 // A node that is built after an update of a variable sees the updated variable; one built before sees
 // the old one. The compiler turns that into ordering, whatever the streams.
 //
+// # Plans
+//
+// Compiling decides in which order and on which streams the steps run, which waits between streams keep the order, and
+// where in one arena each workspace lies. Schedules on 1, 2, 4 and 8 streams and the one of fewest waits are simulated with
+// the device's [Rates] (or with measured times: [Exec.Profile], [Program.WithProfile]); a stream is used only if it is
+// worth it. Two workspaces share bytes only if every use of one happens before every use of the other in the order
+// that streams and waits give, or if a step that says so ([InPlacer]) makes one out of the other in place. Package memory
+// finds the offsets and the bytes below which none can come. [Program.Verify] checks a finished plan by other code.
+// [Options].MaxWorkspace limits the arena. A [Plan] is text too; MOEGRAPH_PLANS names a folder in which plans are kept.
+//
 // # Errors
 //
 // A user's mistake is an error of kind [ErrShape], [ErrDType], [ErrUnsupported], [ErrDevice] or [ErrUsage]

@@ -16,8 +16,9 @@ import (
 type Exec struct {
 	mu      sync.Mutex
 	p       *Program
-	store   *varStore // nil if the Program uses no variable
-	writes  bool      // the Program updates variables
+	store   *varStore   // nil if the Program uses no variable
+	writes  bool        // the Program updates variables
+	updates []*variable // those
 	tensors map[*Value]*Tensor
 	inputs  map[*Value]*inputState
 	counted map[*Value]*inputState // the inputs by their row counts
@@ -101,7 +102,7 @@ func (e *Exec) open(vars *Vars) error {
 	e.listRegions()
 	calls := make([]*Call, len(p.steps))
 	for i, s := range p.steps {
-		calls[i] = &Call{Name: s.Name, Op: s.Op, In: e.list(s.In), Out: e.list(s.Out), Debug: p.opt.Debug.Offsets}
+		calls[i] = &Call{Name: s.Name, Op: s.Op, In: e.list(s.In), Out: e.list(s.Out)}
 		if t := scratch[i]; t != nil {
 			calls[i].Scratch, calls[i].Shared = t.Data, t
 		}
@@ -145,7 +146,9 @@ func (e *Exec) bindVars(vars *Vars) error {
 		if v == nil || v.variable == nil {
 			return nil
 		}
-		e.writes = e.writes || update
+		if update && !slices.Contains(e.updates, v.variable) {
+			e.writes, e.updates = true, append(e.updates, v.variable)
+		}
 		if vars == nil {
 			return usagef("want the Vars that holds %q", v.Name())
 		}
@@ -411,6 +414,9 @@ func (e *Exec) replay(ctx context.Context, stream any) error {
 		return fmt.Errorf("ReplayOn of %q: %w", e.p.graph,
 			Unsupported("stream", fmt.Sprintf("%T", stream), "Replay: %s has no streams of the caller", e.p.dev))
 	}
+	if ctx == nil {
+		return usagef("Replay of %q: got no context, want one, such as context.Background()", e.p.graph)
+	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -428,6 +434,9 @@ func (e *Exec) replay(ctx context.Context, stream any) error {
 			defer e.store.writing.Store(false)
 			e.store.replay.Lock()
 			defer e.store.replay.Unlock()
+			for _, x := range e.updates {
+				x.updates.Add(1)
+			}
 		}
 		if e.async != nil {
 			if err := e.store.issued.order(e.async, e.writes); err != nil {
@@ -513,7 +522,7 @@ func (e *Exec) Read(v *Value, dst any) (rows int, err error) {
 	data := t.Data
 	if data == nil && n > 0 {
 		data = make([]byte, t.DType.Bytes(n))
-		if err := t.Mem.Read(t.Off, data); err != nil {
+		if err := e.readInto(data, t); err != nil {
 			return 0, err
 		}
 	}
@@ -568,14 +577,21 @@ func (e *Exec) Scalar(v *Value) (float64, error) {
 	if v.Elems() != 1 {
 		return 0, fmt.Errorf("Scalar of %q: %w", v.Name(), BadShape("value", v.Text(), "one element"))
 	}
-	if v.dt == dtype.Int32 {
-		var x [1]int32
-		_, err := e.Read(v, x[:])
-		return float64(x[0]), err
+	switch v.dt {
+	case dtype.Int32:
+		return scalarOf[int32](e, v)
+	case dtype.Int64:
+		return scalarOf[int64](e, v)
+	case dtype.Uint64:
+		return scalarOf[uint64](e, v)
 	}
-	var x [1]float64
+	return scalarOf[float64](e, v)
+}
+
+func scalarOf[T int32 | int64 | uint64 | float64](e *Exec, v *Value) (float64, error) {
+	var x [1]T
 	_, err := e.Read(v, x[:])
-	return x[0], err
+	return float64(x[0]), err
 }
 
 // Dense returns an output's rows in use as a tensor: a view of the Exec's memory where the format is float32,

@@ -453,3 +453,40 @@ func TestExec_WrongVars(t *testing.T) {
 		t.Errorf("Open: %v", err)
 	}
 }
+
+// TestExec_Mistakes: a nil context and a copy of what is no variable are errors that say so.
+func TestExec_Mistakes(t *testing.T) {
+	vars := graph.NewVars(1)
+	g := graph.New("mistakes")
+	x := g.Input("x", dtype.Float32, 4)
+	g.Output("y", graph.Apply(copyOp{}, x)[0])
+	e := openOn(t, host(t), g, vars)
+	check(t, e.Write(x, four(1)))
+	var none context.Context
+	if err := e.Replay(none); !errors.Is(err, graph.ErrUsage) || !strings.Contains(err.Error(), "context") {
+		t.Errorf("Replay without a context: got error %v", err)
+	}
+	for name, from := range map[string]*graph.Value{"nil": nil, "input": x} {
+		v := graph.NewVars(1)
+		v.ParamOf("copy", dtype.Float32, graph.CopyOf(from), 4)
+		if err := v.Err(); !errors.Is(err, graph.ErrUsage) || !strings.Contains(err.Error(), "CopyOf") {
+			t.Errorf("CopyOf %s: got error %v", name, err)
+		}
+	}
+}
+
+// TestExec_ScalarFormats: whatever a counter is in, Scalar reads it.
+func TestExec_ScalarFormats(t *testing.T) {
+	for dt, data := range map[dtype.DType]any{
+		dtype.Int32: []int32{7}, dtype.Int64: []int64{7}, dtype.Uint64: []uint64{7}, dtype.Float32: []float32{7}, dtype.Float64: []float64{7},
+	} {
+		g := graph.New("scalar")
+		x := g.Input("x", dt, 1)
+		g.Output("x", x)
+		e := openOn(t, host(t), g, nil)
+		check(t, e.Write(x, data))
+		if got, err := e.Scalar(x); err != nil || got != 7 {
+			t.Errorf("%s: got %v, %v", dt, got, err)
+		}
+	}
+}

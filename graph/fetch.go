@@ -43,10 +43,14 @@ func (e *Exec) Fetch(v *Value) (*Fetched, error) {
 	if err != nil {
 		return nil, err
 	}
-	if v.variable != nil && e.async != nil {
+	if v.variable != nil {
 		// Other Execs may update it: after those that have, before those that will.
-		if err := e.store.issued.order(e.async, false); err != nil {
-			return nil, err
+		e.store.replay.RLock()
+		defer e.store.replay.RUnlock()
+		if e.async != nil {
+			if err := e.store.issued.order(e.async, false); err != nil {
+				return nil, err
+			}
 		}
 	}
 	f := &Fetched{v: v, shape: t.Shape, width: t.Width(), rows: -1}
@@ -88,6 +92,40 @@ func (e *Exec) fetch(t *Tensor, at, n int64) (Copy, error) {
 		return hostCopy(b), nil
 	}
 	return hostCopy(b), t.Mem.Read(at, b)
+}
+
+// readPiece is what Read copies at once, so that the device copies one piece while the host takes in the one before.
+const readPiece = 8 << 20
+
+// readInto copies the first bytes of t to dst.
+func (e *Exec) readInto(dst []byte, t *Tensor) error {
+	var next Copy
+	for at := 0; at < len(dst) || next != nil; at += readPiece {
+		c := next
+		next = nil
+		if at < len(dst) {
+			var err error
+			if next, err = e.fetch(t, t.Off+int64(at), int64(min(readPiece, len(dst)-at))); err != nil {
+				if c != nil {
+					c.Release()
+				}
+				return err
+			}
+		}
+		if c == nil {
+			continue
+		}
+		b, err := c.Bytes()
+		copy(dst[at-readPiece:], b)
+		c.Release()
+		if err != nil {
+			if next != nil {
+				next.Release()
+			}
+			return err
+		}
+	}
+	return nil
 }
 
 // hostCopy is a copy that is complete.

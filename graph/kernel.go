@@ -61,6 +61,5 @@ type KernelCall struct {
 	In      []*Tensor // nil where an operand is absent
 	Out     []*Tensor // nil where nobody needs the output
 	Scratch *Tensor   // the bytes that CUDAScratcher asked for; nil: none
-	Debug   bool      // check what only the data can tell
 	GPU     GPU
 }

@@ -73,6 +73,14 @@ type InPlacer interface {
 	InPlace(n *Node, i int) (operand int)
 }
 
+// ValueChecker is an Op that knows what the integers among its operands may be: offsets, counts, ids, labels. With
+// Debug.Offsets it is asked before each of its steps, on any device. Call holds integer operands with their
+// contents; of others only format, shape and rows in use may be read. The error names the operand, what was found and what is
+// allowed.
+type ValueChecker interface {
+	CheckValues(c *Call) error
+}
+
 // HostOp is an Op that runs on the host device.
 type HostOp interface {
 	Op

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -105,11 +106,17 @@ func (c *compilation) adopt(plan *Plan) error {
 			return wrong("got an edge between steps %v, want two of %d", e, n)
 		}
 	}
+	if !isTime(plan.MakespanUS) {
+		return wrong("got a simulated time of %g us", plan.MakespanUS)
+	}
 	s := &schedule{how: plan.How, stream: make([]int, n), start: make([]float64, n), end: make([]float64, n), makespan: plan.MakespanUS, used: plan.Streams}
 	seen := make([]bool, n)
 	for i, st := range plan.Steps {
 		if st.Built < 0 || st.Built >= n || seen[st.Built] || st.Name != c.built[st.Built].Name || st.Stream < 0 || st.Stream >= plan.Streams {
 			return wrong("step %d: got %q as number %d on stream %d", i, st.Name, st.Built, st.Stream)
+		}
+		if !isTime(st.StartUS) || !isTime(st.EndUS) || st.EndUS < st.StartUS {
+			return wrong("step %d %q: got a simulated time from %g to %g us", i, st.Name, st.StartUS, st.EndUS)
 		}
 		if slices.ContainsFunc(st.Waits, func(w int) bool { return w < 0 || w >= i }) {
 			return wrong("step %d %q: got waits for %v, want earlier ones", i, st.Name, st.Waits)
@@ -129,7 +136,7 @@ func (c *compilation) adopt(plan *Plan) error {
 	p := c.prog
 	p.control = slices.Clone(plan.Control)
 	p.listBuffers()
-	if len(plan.Buffers) != len(p.buffers) || plan.LowerBound > plan.Peak {
+	if len(plan.Buffers) != len(p.buffers) {
 		return wrong("got %d buffers, want %d", len(plan.Buffers), len(p.buffers))
 	}
 	p.plan = &memory.Plan{Peak: plan.Peak, LowerBound: plan.LowerBound, Proven: plan.Peak == plan.LowerBound, Method: plan.Method}
@@ -144,6 +151,16 @@ func (c *compilation) adopt(plan *Plan) error {
 		}
 		p.plan.Offsets = append(p.plan.Offsets, b.Offset)
 	}
+	peak := int64(0)
+	for _, b := range p.buffers {
+		if b.Offset < 0 || b.Offset > math.MaxInt64-b.Size {
+			return wrong("buffer %q: got offset %d for %d bytes", b.Name, b.Offset, b.Size)
+		}
+		peak = max(peak, b.Offset+b.Size)
+	}
+	if limit := c.opt.MaxWorkspace; plan.Peak != peak || limit > 0 && peak > limit || plan.LowerBound < 0 || plan.LowerBound > peak {
+		return wrong("got a peak of %d bytes and a bound of %d, want them for buffers that end at %d of at most %d (0: any) bytes", plan.Peak, plan.LowerBound, peak, limit)
+	}
 	for _, i := range plan.Pinned {
 		if i < 0 || i >= len(p.buffers) {
 			return wrong("got buffer %d as one that pins the peak, want one of %d", i, len(p.buffers))
@@ -152,6 +169,9 @@ func (c *compilation) adopt(plan *Plan) error {
 	p.plan.Pinned = slices.Clone(plan.Pinned)
 	return p.Verify()
 }
+
+// isTime says whether simulations have such times.
+func isTime(us float64) bool { return us >= 0 && !math.IsInf(us, 1) }
 
 // MarshalText writes the plan: a line for each step and buffer, and last a checksum.
 func (p *Plan) MarshalText() ([]byte, error) {

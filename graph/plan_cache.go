@@ -28,7 +28,11 @@ func loadPlan(dir, key string) *Plan {
 	if dir == "" {
 		return nil
 	}
-	text, err := os.ReadFile(planPath(dir, key))
+	path := planPath(dir, key)
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() { // a pipe or a device may have no end
+		return nil
+	}
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -106,7 +107,7 @@ func TestPlan_Wrong(t *testing.T) {
 		check(t, bad.UnmarshalText(text(t, good)))
 		step, buffer := &bad.Steps[r.IntN(len(bad.Steps))], &bad.Buffers[r.IntN(len(bad.Buffers))]
 		odd := []int{-1, 0, 1, 1 << 40, -1 << 62, len(bad.Steps), len(bad.Buffers)}[r.IntN(7)]
-		switch r.IntN(15) {
+		switch r.IntN(18) {
 		case 0:
 			step.Built = odd
 		case 1:
@@ -136,6 +137,12 @@ func TestPlan_Wrong(t *testing.T) {
 		case 13:
 			bad.Key = "0"
 		case 14:
+			bad.MakespanUS = []float64{math.NaN(), math.Inf(1), -1}[r.IntN(3)]
+		case 15:
+			step.EndUS = math.NaN()
+		case 16:
+			bad.LowerBound = int64(odd)
+		case 17:
 			i, j := r.IntN(len(bad.Steps)), r.IntN(len(bad.Steps))
 			bad.Steps[i], bad.Steps[j] = bad.Steps[j], bad.Steps[i]
 		}
@@ -149,6 +156,12 @@ func TestPlan_Wrong(t *testing.T) {
 		}
 		if err := q.Verify(); err != nil {
 			t.Fatalf("seed %d: taken, and %v", seed, err)
+		}
+		if q.ArenaBytes() != p.ArenaBytes() && q.ArenaBytes() > q.WorkspaceSum() {
+			t.Fatalf("seed %d: taken, with an arena of %d bytes", seed, q.ArenaBytes())
+		}
+		if us := q.SimulatedUS(); !(us >= 0 && us < 1e9) {
+			t.Fatalf("seed %d: taken, with a simulated time of %g us", seed, us)
 		}
 	}
 	t.Logf("%d refused", refused)

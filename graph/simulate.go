@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"fmt"
 	"math"
 )
 
@@ -35,6 +36,16 @@ func (s *schedule) numWaits() int {
 		n += len(w)
 	}
 	return n
+}
+
+// check refuses rates by which a step would take no time that is a number: a simulation of it has no end.
+func (r Rates) check(dev Device) error {
+	speed := func(x float64) bool { return x > 0 && !math.IsInf(x, 1) }
+	pause := func(x float64) bool { return x >= 0 && x <= longestUS }
+	if !speed(r.Flops) || !speed(r.Bytes) || !speed(r.Grain) || !pause(r.LaunchUS) || !pause(r.WaitUS) {
+		return fmt.Errorf("%w: %s: Rates: got %+v, want positive numbers, and 0 or more for LaunchUS and WaitUS", ErrDevice, dev, r)
+	}
+	return nil
 }
 
 // newCostModel takes the time of a step from profile, by name, where there is one, and else from its cost at the device's

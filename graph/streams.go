@@ -26,6 +26,9 @@ func (c *compilation) streams() error {
 			s.built = i
 		}
 	}
+	if err := c.dev.Rates().check(c.dev); err != nil {
+		return err
+	}
 	c.setKey()
 	if c.opt.Plan != nil {
 		c.adopted = true

@@ -93,7 +93,8 @@ func (e *PanicError) Unwrap() error {
 // Run trains until the batches end, the last step is done, the context ends, or something fails. It returns the number
 // of the last step that was replayed, beside the context's cause, the iterator's error or panic (a *PanicError), or
 // another error, nil at a regular end. When it returns, every replay is done, every report is made, the checkpoint is
-// written and the iterator has returned. A panic in Write or OnMetrics goes on to the caller after the same clean-up.
+// written and the iterator has returned. A panic in Write, OnMetrics or Metadata, or a runtime.Goexit there, such as
+// that of testing.T.Fatal, goes on after the same clean-up, without the reports that are still on their way.
 func (t Training[B]) Run(ctx context.Context) (step int, err error) {
 	if err := t.check(); err != nil {
 		return t.Step, fmt.Errorf("training: %w", err)
@@ -101,12 +102,15 @@ func (t Training[B]) Run(ctx context.Context) (step int, err error) {
 	r := &run[B]{t: t, step: t.Step, saved: t.Step}
 	src := produce(t.Batches)
 	defer r.release()
+	returns := false
 	defer func() {
-		if p := recover(); p != nil {
-			src.quit()
-			_ = errors.Join(r.settle(), src.wait()) // the panic says more
-			panic(p)
+		if returns {
+			return
 		}
+		// A callback panicked or ended the goroutine, which says more than an error.
+		src.quit()
+		defer func() { _ = src.wait() }() // though Metadata panics as well
+		_ = r.settle()
 	}()
 	err = r.steps(ctx, src)
 	src.quit()
@@ -116,6 +120,7 @@ func (t Training[B]) Run(ctx context.Context) (step int, err error) {
 		err = errors.Join(err, r.deliver(true))
 	}
 	err = errors.Join(err, src.wait())
+	returns = true
 	if err != nil {
 		err = fmt.Errorf("training: step %d: %w", r.step, err)
 	}
@@ -129,7 +134,8 @@ func (t Training[B]) check() error {
 	case t.Batches == nil || t.Write == nil:
 		return Misuse("Batches, Write", "none", "an iterator of batches, and what writes one")
 	case t.Step < 0 || t.Max < 0 || t.MetricsEvery < 0 || t.Checkpoint.Every < 0:
-		return Misuse("Step, Max, MetricsEvery, Checkpoint.Every", fmt.Sprint(t.Step, t.Max, t.MetricsEvery, t.Checkpoint.Every), "0 or more")
+		return Misuse("Step, Max, MetricsEvery, Checkpoint.Every",
+			fmt.Sprint(t.Step, t.Max, t.MetricsEvery, t.Checkpoint.Every), "0 or more")
 	case t.Checkpoint.Path != "" && t.Checkpoint.Vars == nil:
 		return Misuse("Checkpoint.Vars", "none", "the variables to save to %s", t.Checkpoint.Path)
 	case len(t.Metrics) > 0 && t.OnMetrics == nil:
@@ -147,7 +153,7 @@ func (t Training[B]) check() error {
 type run[B any] struct {
 	t       Training[B]
 	step    int
-	saved   int // the step of the last checkpoint
+	saved   int // the step of the last checkpoint, tried or written
 	broken  bool
 	pending []report // oldest first
 }
@@ -267,12 +273,13 @@ func (r *run[B]) settle() error {
 	return r.save()
 }
 
-// save writes the checkpoint, unless the last one is of this step.
+// save writes the checkpoint, unless the last one is of this step. One that fails is not tried again.
 func (r *run[B]) save() error {
 	c := r.t.Checkpoint
 	if c.Path == "" || r.saved == r.step {
 		return nil
 	}
+	r.saved = r.step
 	meta := map[string]string{}
 	if c.Metadata != nil {
 		for k, v := range c.Metadata(r.step) {
@@ -280,11 +287,7 @@ func (r *run[B]) save() error {
 		}
 	}
 	meta["step"] = strconv.Itoa(r.step)
-	if err := c.Vars.Save(c.Path, meta); err != nil {
-		return err
-	}
-	r.saved = r.step
-	return nil
+	return c.Vars.Save(c.Path, meta)
 }
 
 // source runs an iterator in a goroutine of its own, one batch ahead of who takes them.

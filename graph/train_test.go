@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
 	"path/filepath"
 	"runtime"
@@ -102,54 +103,90 @@ func TestTraining(t *testing.T) {
 	}
 }
 
-// TestTraining_DoesNotStall: reading metrics waits for no replay. The device is slow; all steps but the last few
-// are issued long before it is done.
+// patience is how long a test waits for what must happen.
+const patience = 20 * time.Second
+
+// TestTraining_DoesNotStall: reading metrics waits for no replay. The device begins with the first when the last is
+// written.
 func TestTraining_DoesNotStall(t *testing.T) {
-	const pause = 20 * time.Millisecond
-	tr := newTrainee(t, newAsyncDevice(t, pause))
+	const steps = 6
+	last := make(chan struct{})
+	dev := newAsyncDevice(t, 0)
+	dev.Before = func() {
+		select {
+		case <-last:
+		case <-time.After(patience):
+			t.Error("the steps are not issued while the first one waits")
+		}
+	}
+	tr := newTrainee(t, dev)
 	var made atomic.Int64
-	run := tr.training(ones(6, &made))
+	run := tr.training(ones(steps, &made))
 	run.Metrics = []*graph.Value{tr.old}
 	reports := 0
 	run.OnMetrics = func(graph.Metrics) error { reports++; return nil }
-	var issued time.Duration
-	began := time.Now()
-	write := run.Write
+	write, written := run.Write, 0
 	run.Write = func(e *graph.Exec, b []float32) error {
-		issued = time.Since(began)
+		if written++; written == steps {
+			close(last)
+		}
 		return write(e, b)
 	}
-	steps, err := run.Run(t.Context())
+	got, err := run.Run(t.Context())
 	check(t, err)
-	all := time.Since(began)
-	if steps != 6 || reports != 6 {
-		t.Errorf("got %d steps and %d reports, want 6", steps, reports)
-	}
-	if all < 6*pause || issued > all/2 {
-		t.Errorf("the last batch was written after %v of %v: something waits for replays", issued, all)
+	if got != steps || reports != steps {
+		t.Errorf("got %d steps and %d reports, want %d", got, reports, steps)
 	}
 }
 
-// TestTraining_Prefetches: the next batch is made while a replay runs.
+// gateOp is y = x, when somebody opens the gate.
+type gateOp struct{ gate chan struct{} }
+
+func (gateOp) Kind() string                                  { return "test_gate" }
+func (gateOp) Operands() []graph.Operand                     { return []graph.Operand{{Name: "x"}} }
+func (gateOp) Outputs() []string                             { return []string{"y"} }
+func (gateOp) Infer(in []*graph.Value) ([]graph.Spec, error) { return []graph.Spec{in[0].Spec()}, nil }
+
+func (o gateOp) Host(c *graph.Call) func() error {
+	return func() error {
+		select {
+		case <-o.gate:
+			return nil
+		case <-time.After(patience):
+			return errors.New("no batch is made while the replay runs")
+		}
+	}
+}
+
+// TestTraining_Prefetches: the next batch is made while a replay runs, which ends when it is.
 func TestTraining_Prefetches(t *testing.T) {
-	const pause = 20 * time.Millisecond
-	g := graph.New("slow")
+	const steps = 10
+	op := gateOp{make(chan struct{})}
+	g := graph.New("gate")
 	x := g.Input("x", dtype.Float32, 1)
-	g.Output("y", graph.Apply(copyOp{Pause: pause}, x)[0])
+	g.Output("y", graph.Apply(op, x)[0])
 	e := openOn(t, host(t), g, nil)
 	batches := func(yield func([]float32, error) bool) {
-		for range 10 {
-			time.Sleep(pause)
-			if !yield([]float32{1}, nil) {
+		for i := range steps + 1 {
+			if i > 0 {
+				select {
+				case op.gate <- struct{}{}: // a replay takes it
+				case <-time.After(patience):
+					t.Error("no replay runs while a batch is made")
+				}
+			}
+			if i < steps && !yield([]float32{1}, nil) {
 				return
 			}
 		}
 	}
-	began := time.Now()
-	_, err := graph.Training[[]float32]{Exec: e, Batches: batches, Write: func(e *graph.Exec, b []float32) error { return e.Write(x, b) }}.Run(t.Context())
+	got, err := graph.Training[[]float32]{
+		Exec: e, Batches: batches,
+		Write: func(e *graph.Exec, b []float32) error { return e.Write(x, b) },
+	}.Run(t.Context())
 	check(t, err)
-	if d := time.Since(began); d > 16*pause {
-		t.Errorf("10 batches and 10 replays of %v each took %v, want about 11", pause, d)
+	if got != steps {
+		t.Errorf("got %d steps, want %d", got, steps)
 	}
 }
 
@@ -305,6 +342,77 @@ func TestTraining_CallbacksFail(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestTraining_CallbackEnds: a callback that ends its goroutine, or a Metadata that panics, leaves no iterator behind.
+func TestTraining_CallbackEnds(t *testing.T) {
+	for name, change := range map[string]func(*graph.Training[[]float32]){
+		"write": func(r *graph.Training[[]float32]) {
+			r.Write = func(*graph.Exec, []float32) error { runtime.Goexit(); return nil }
+		},
+		"metrics": func(r *graph.Training[[]float32]) {
+			r.OnMetrics = func(graph.Metrics) error { runtime.Goexit(); return nil }
+		},
+		"metadata": func(r *graph.Training[[]float32]) {
+			r.Checkpoint.Metadata = func(int) map[string]string { panic("broken") }
+		},
+		"both": func(r *graph.Training[[]float32]) {
+			r.OnMetrics = func(graph.Metrics) error { panic("first") }
+			r.Checkpoint.Metadata = func(int) map[string]string { panic("broken") }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := newTrainee(t, host(t))
+			var made atomic.Int64
+			var ended atomic.Bool
+			run := tr.training(func(yield func([]float32, error) bool) {
+				defer func() {
+					time.Sleep(5 * time.Millisecond)
+					ended.Store(true)
+				}()
+				ones(100, &made)(yield)
+			})
+			path := filepath.Join(t.TempDir(), "c.safetensors")
+			run.Checkpoint = graph.Checkpoint{Vars: tr.vars, Path: path, Every: 2}
+			run.Metrics = []*graph.Value{tr.old}
+			run.OnMetrics = func(graph.Metrics) error { return nil }
+			change(&run)
+			over := make(chan struct{})
+			go func() {
+				defer close(over)
+				defer func() { _ = recover() }()
+				defer func() {
+					if !ended.Load() {
+						t.Error("the iterator still runs")
+					}
+				}()
+				_, err := run.Run(t.Context())
+				t.Errorf("Run returned: %v", err)
+			}()
+			<-over
+			if name == "metrics" {
+				saved := newTrainee(t, host(t))
+				_, err := saved.vars.Load(path)
+				check(t, err)
+				if saved.v(t) != 1 {
+					t.Errorf("the checkpoint has v = %v, want 1", saved.v(t))
+				}
+			}
+		})
+	}
+}
+
+// TestTraining_CheckpointFails: a checkpoint that cannot be written ends the run with one error; the variables are
+// there, to be saved elsewhere.
+func TestTraining_CheckpointFails(t *testing.T) {
+	tr := newTrainee(t, host(t))
+	var made atomic.Int64
+	run := tr.training(ones(100, &made))
+	run.Checkpoint = graph.Checkpoint{Vars: tr.vars, Path: filepath.Join(t.TempDir(), "none", "c.safetensors"), Every: 4}
+	steps, err := run.Run(t.Context())
+	if !errors.Is(err, fs.ErrNotExist) || strings.Count(err.Error(), "c.safetensors") != 1 || steps != 4 || tr.v(t) != 4 {
+		t.Errorf("got %d steps, v = %v, %v", steps, tr.v(t), err)
 	}
 }
 

@@ -47,6 +47,8 @@ type variable struct {
 	value *Value // the handle that belongs to no graph
 	set   []byte // contents before memory exists; nil: by init
 	mem   Memory // nil until an Exec binds
+
+	updates atomic.Int64 // replays that wrote it
 }
 
 // Init says what a variable starts with. The zero Init is a normal distribution of variance 1/fan-in, where
@@ -77,10 +79,11 @@ func Normal(std float64) Init { return Init{kind: initNormal, a: std} }
 func Const(x float64) Init { return Init{kind: initConst, a: x} }
 
 // CopyOf starts a variable as a copy of another of the same shape, converted; writing the other one by
-// Vars.Write or Vars.Load renews the copy. Master weights of bf16 parameters are such copies.
+// Vars.Write or Vars.Load renews the copy. Master weights of bf16 parameters are such copies. A Value that is no
+// variable is a mistake of the variable that is to start with it.
 func CopyOf(v *Value) Init {
-	if v == nil || v.variable == nil {
-		return Init{kind: initConst}
+	if v == nil {
+		return Init{kind: initCopy}
 	}
 	return Init{kind: initCopy, from: v.variable}
 }
@@ -138,6 +141,9 @@ func (v *Vars) get(name string, kind Kind, dt dtype.DType, init Init, shape []in
 			return fail(BadShape("shape", dt.String()+" "+shapeString(shape, false), "%s %s as at the first call", old.kind, old.value.Text()))
 		}
 		return old.value
+	}
+	if init.kind == initCopy && init.from == nil {
+		return fail(usagef("CopyOf: got a Value that is no variable, want a parameter or a state"))
 	}
 	if init.kind == initCopy && shapeString(init.from.shape, false) != shapeString(shape, false) {
 		return fail(BadShape("shape", shapeString(shape, false), "%s as %q", shapeString(init.from.shape, false), init.from.name))
@@ -198,6 +204,15 @@ func VarName(v *Value) string {
 		return ""
 	}
 	return v.variable.name
+}
+
+// VarUpdates returns how many replays have updated a variable, of all Execs, those that are only issued included; 0 for
+// other Values. Who keeps something that was computed from it, such as activations, can tell whether it still fits.
+func VarUpdates(v *Value) int64 {
+	if v == nil || v.variable == nil {
+		return 0
+	}
+	return v.variable.updates.Load()
 }
 
 // Read copies a variable into dst: a slice of the variable's number of elements or a *tensor.Dense of its
@@ -356,10 +371,7 @@ func (s *varStore) bind(dev Device, xs []*variable) error {
 	defer s.replay.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.dev == nil {
-		s.dev = dev
-	}
-	if s.dev.String() != dev.String() {
+	if s.dev != nil && s.dev.String() != dev.String() {
 		return fmt.Errorf("%w: the variables live on %s, the program runs on %s", ErrDevice, s.dev, dev)
 	}
 	if err := s.issued.settle(false); err != nil { // a new variable may start as a copy
@@ -377,7 +389,9 @@ func (s *varStore) bind(dev Device, xs []*variable) error {
 			return errors.Join(err, mem.Free())
 		}
 		x.mem, x.set = mem, nil
+		s.dev = dev // not before: a device without room keeps nobody from another one
 	}
+	s.dev = dev
 	s.execs++
 	return nil
 }

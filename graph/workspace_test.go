@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"strings"
@@ -133,7 +134,7 @@ func TestProfile(t *testing.T) {
 	}
 	_, err = p.WithProfile(measured)
 	check(t, err)
-	for _, wrong := range []graph.Profile{nil, measured[:2], {{Name: "test_copy", StartUS: 2, EndUS: 1}}} {
+	for _, wrong := range []graph.Profile{nil, measured[:2], {{Name: "test_copy", StartUS: 2, EndUS: 1}}, lasting(measured, math.Inf(1)), lasting(measured, math.NaN()), lasting(measured, math.MaxFloat64)} {
 		if _, err := p.WithProfile(wrong); !errors.Is(err, graph.ErrUsage) {
 			t.Errorf("got %v, want ErrUsage", err)
 		}
@@ -142,6 +143,41 @@ func TestProfile(t *testing.T) {
 	if _, err := plain.Profile(context.Background(), 1); !errors.Is(err, graph.ErrUsage) {
 		t.Errorf("got %v, want ErrUsage", err)
 	}
+}
+
+// ratedDevice is the host with other rates.
+type ratedDevice struct {
+	graph.Device
+	rates graph.Rates
+}
+
+func (d ratedDevice) Rates() graph.Rates { return d.rates }
+
+// TestRates: a device whose rates give steps no time is refused, not planned for without end.
+func TestRates(t *testing.T) {
+	g, _ := wide(4, 16)
+	good := host(t).Rates()
+	for name, spoil := range map[string]func(r *graph.Rates){
+		"none": func(r *graph.Rates) { *r = graph.Rates{} }, "no bytes": func(r *graph.Rates) { r.Bytes = 0 },
+		"flops": func(r *graph.Rates) { r.Flops = math.NaN() }, "grain": func(r *graph.Rates) { r.Grain = 0 },
+		"launch": func(r *graph.Rates) { r.LaunchUS = math.Inf(1) }, "wait": func(r *graph.Rates) { r.WaitUS = -1 },
+	} {
+		r := good
+		spoil(&r)
+		if _, err := g.Compile(ratedDevice{host(t), r}, graph.Options{}); !errors.Is(err, graph.ErrDevice) {
+			t.Errorf("%s: got %v, want ErrDevice", name, err)
+		}
+	}
+	if _, err := g.Compile(ratedDevice{host(t), good}, graph.Options{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// lasting is the profile with a first step that ends at that time.
+func lasting(p graph.Profile, endUS float64) graph.Profile {
+	q := append(graph.Profile(nil), p...)
+	q[0].EndUS = endUS
+	return q
 }
 
 // TestProfile_Layer: a layer planned from its own times gives the same bits, whatever the times.

@@ -3,6 +3,7 @@ package memory
 import (
 	"math/bits"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -39,6 +40,9 @@ func TestBound(t *testing.T) {
 			t.Fatal(err)
 		}
 		check(t, p, plan)
+		if bytes, ids, err := LowerBound(p); err != nil || bytes > plan.LowerBound || plan.Proven && plan.Peak == bytes && !slices.Equal(ids, plan.Pinned) {
+			t.Fatalf("seed %d: LowerBound: got %d, %v, %v, the plan says %d, %v", seed, bytes, ids, err, plan.LowerBound, plan.Pinned)
+		}
 		want := heaviestSubset(p)
 		var pinned int64
 		for _, i := range plan.Pinned {

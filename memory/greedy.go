@@ -22,7 +22,7 @@ type layout struct {
 func (c *core) greedy(goal int64) layout {
 	best := layout{peak: math.MaxInt64}
 	keep := func(l layout) bool {
-		if l.peak < best.peak {
+		if best.off == nil || l.peak < best.peak { // a peak of 2^63-1 is one
 			best = l
 		}
 		return best.peak <= goal

@@ -78,9 +78,9 @@ func relation(t testing.TB, spans []memory.Span) *memory.Conflicts {
 func fit(t *testing.T, p memory.Problem, capacity int64) (*memory.Plan, time.Duration) {
 	t.Helper()
 	p.Capacity = capacity
-	start := time.Now()
+	stop := memory.Stopwatch()
 	plan, err := memory.Solve(p, memory.Options{})
-	took := time.Since(start)
+	took := stop()
 	if err != nil {
 		t.Error(err)
 		return nil, took

@@ -120,6 +120,9 @@ func (p *Problem) validate() error {
 		}
 	}
 	for i, b := range p.Buffers {
+		if b.Fixed {
+			continue
+		}
 		pad := b.align() - 1
 		if b.Size > math.MaxInt64-pad || reach > math.MaxInt64-pad-b.Size {
 			return invalid("%s: sum of sizes exceeds int64", label(p.Buffers, i))

@@ -217,22 +217,7 @@ func combineHost[F float](c *graph.Call) func() error {
 		}
 	})
 	return func() error {
-		if c.Debug {
-			if err := checkRowMap(ints(rowMap)[:y.Rows()*k], k, d.Rows()); err != nil {
-				return err
-			}
-		}
 		loop.Run(y.Rows(), rowGrain(k*h))
 		return nil
 	}
-}
-
-// checkRowMap returns an error that names the first slot whose row is neither -1 nor one of m rows.
-func checkRowMap(rows []int32, k, m int) error {
-	for s, row := range rows {
-		if row < -1 || int(row) >= m {
-			return graph.BadShape("row_map", fmt.Sprintf("%d for slot %d of token %d", row, s%k, s/k), "-1 or one of the %d rows of d", m)
-		}
-	}
-	return nil
 }

@@ -1,7 +1,6 @@
 package nodes
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/moegraph/moegraph/dtype"
@@ -127,13 +126,3 @@ func (o crossEntropyGrad) Infer(in []*graph.Value) ([]graph.Spec, error) {
 
 // Flops implements graph.Coster.
 func (o crossEntropyGrad) Flops(n *graph.Node) int64 { return 10 * int64(n.In(0).Elems()) }
-
-// checkLabelRange returns an error that names the first label that is neither ignored nor in [0,limit).
-func checkLabelRange(labels []int32, ignore, limit int) error {
-	for i, id := range labels {
-		if int(id) != ignore && (id < 0 || int(id) >= limit) {
-			return graph.BadShape("labels", fmt.Sprintf("%d in row %d", id, i), "0 to %d, or %d for rows that do not count", limit-1, ignore)
-		}
-	}
-	return nil
-}

@@ -13,11 +13,7 @@ import (
 )
 
 // hostOnly are the operators that have host code and no kernel, and why.
-var hostOnly = map[string]string{
-	"quantize": noScaledKernel, "dequantize": noScaledKernel,
-}
-
-const noScaledKernel = "block-scaled formats have no CUDA kernel yet"
+var hostOnly = map[string]string{}
 
 // TestCUDA_Operators walks the table of operators: whoever runs on the host runs on a GPU.
 func TestCUDA_Operators(t *testing.T) {
@@ -164,6 +160,31 @@ func launchGraph(t *testing.T, dt dtype.DType, tokens, hidden, experts, k int) *
 	return g
 }
 
+// quantGraph is every option of the block-scaled operators outside the matrix products.
+func quantGraph(t *testing.T, dt dtype.DType, rows, cols int) *graph.Graph {
+	t.Helper()
+	g := graph.New("quantized")
+	x, stack := g.Input("x", dt, rows, cols), g.Input("w", dt, 3, cols, rows)
+	offsets, counts := g.Input("offsets", dtype.Int32, 5), g.Input("counts", dtype.Int32, 5)
+	draw := NewRandom(graph.NewVars(1), "random", 7).Draw(g)
+	norm, scale := g.Input("norm", dtype.Float32, 1), g.Input("scale", dtype.Float32, 3)
+	for _, f := range allBlockFormats {
+		Quantize{X: x, Format: f}.Apply()
+		q := Quantize{X: x, PaddedOffsets: offsets, Counts: counts, NormConst: norm, Format: f, Axis: AlongBoth, DiscreteColSF: true, TransposeCol: true, Draw: draw}.Apply()
+		Dequantize{X: q.Row, SF: q.RowSF, Format: f, DType: dt}.Apply()
+		q = Quantize{X: stack, Format: f, Axis: AlongBoth, UnitFactors: true}.Apply()
+		Dequantize{X: q.Col, SF: q.ColSF, Format: f, Axis: AlongCol}.Apply()
+		Decode(q.Row)
+	}
+	for _, each := range []bool{false, true} {
+		Quantize{X: x, PaddedOffsets: offsets, Format: NVFP4, Axis: AlongCol, AutoNorm: true, PerExpert: each}.Apply()
+	}
+	Quantize{X: stack, Format: NVFP4, GlobalScale: scale}.Apply()
+	Encode(Cast(x, dtype.Float32), dtype.E2M1)
+	must(t, g.Err())
+	return g
+}
+
 func slotGatherOf(r Routing, x *graph.Value) *graph.Value {
 	return graph.Apply(slotGather{}, x, r.SlotMap, r.RowMap, r.PaddedOffsets)[0]
 }
@@ -173,7 +194,11 @@ func TestCUDA_Launches(t *testing.T) {
 	seen := map[string]bool{}
 	for _, size := range [][4]int{{16384, 2048, 128, 8}, {1, 1, 1, 1}, {1 << 20, 96, 1024, 2}, {300, 7168, 256, 256}, {7, 9001, 3, 2}, {64, 40000, 1024, 1024}} {
 		for _, dt := range []dtype.DType{dtype.BFloat16, dtype.Float32} {
-			for _, n := range launchGraph(t, dt, size[0], size[1], size[2], size[3]).Nodes() {
+			all := launchGraph(t, dt, size[0], size[1], size[2], size[3]).Nodes()
+			if size[0]%256 == 0 {
+				all = append(all, quantGraph(t, dt, size[0], size[1]).Nodes()...)
+			}
+			for _, n := range all {
 				op, ok := n.Op().(graph.CUDAOp)
 				if !ok || n.Op().Kind() == "matmul" {
 					continue
@@ -194,8 +219,8 @@ func TestCUDA_Launches(t *testing.T) {
 			}
 		}
 	}
-	for _, kind := range strings.Fields(`accumulate adamw cast col_sum combine concat counter cross_entropy cross_entropy_grad cycle dispatch
-		dropout embedding embedding_grad fill global_norm jitter pad_cols permute permute_prob random_next recount rmsnorm rmsnorm_grad
+	for _, kind := range strings.Fields(`accumulate adamw cast col_sum combine concat counter cross_entropy cross_entropy_grad cycle decode dequantize dispatch
+		dropout embedding embedding_grad encode fill global_norm jitter pad_cols permute permute_prob quantize random_next recount rmsnorm rmsnorm_grad
 		router_losses router_losses_grad scale scale_by schedule sgd slice_cols slot_dot slot_gather sum topk topk_grad`) {
 		if !seen[kind] {
 			t.Errorf("no node %s in the graphs", kind)

@@ -116,7 +116,7 @@ func (o dequantize) Host(c *graph.Call) func() error {
 	})
 	return func() error {
 		n := batches * rows
-		if batches == 1 {
+		if len(y.Shape) == 2 {
 			n = min(n, y.Rows())
 		}
 		loop.Run(n, rowGrain(cols))

@@ -1,8 +1,6 @@
 package nodes
 
 import (
-	"fmt"
-
 	"github.com/moegraph/moegraph/dtype"
 	"github.com/moegraph/moegraph/graph"
 )
@@ -86,24 +84,9 @@ func (embedding) Host(c *graph.Call) func() error {
 	})
 	return func() error {
 		rows := ids.Rows()
-		if c.Debug {
-			if err := checkRange("ids", ints(ids)[:rows*n], n, vocab); err != nil {
-				return err
-			}
-		}
 		loop.Run(rows, rowGrain(y.Shape[1]))
 		return nil
 	}
-}
-
-// checkRange returns an error that names the first id outside [0,limit), n ids a row.
-func checkRange(operand string, ids []int32, n, limit int) error {
-	for i, id := range ids {
-		if id < 0 || int(id) >= limit {
-			return graph.BadShape(operand, fmt.Sprintf("%d in row %d", id, i/n), "0 to %d", limit-1)
-		}
-	}
-	return nil
 }
 
 // embeddingGrad adds the rows of dy to those of the table that their ids name.
@@ -169,11 +152,6 @@ func embeddingGradHost[F float](c *graph.Call) func() error {
 	perRow := 1 + ids.Shape[0]*ids.Width()/max(1, vocab)
 	return func() error {
 		used := ints(ids)[:ids.Rows()*ids.Width()]
-		if c.Debug {
-			if err := checkRange("ids", used, max(1, ids.Width()), vocab); err != nil {
-				return err
-			}
-		}
 		sortPlaces(used, begin, places)
 		loop.Run(vocab, rowGrain(width*perRow))
 		return nil

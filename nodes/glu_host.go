@@ -76,7 +76,7 @@ func overRows(c *graph.Call, x, prob, offsets, counts *graph.Tensor, align int, 
 			return nil
 		}
 	}
-	g := newGroups(c, offsets, counts, x.Shape[0], align, grain, x, prob)
+	g := newGroups(offsets, counts, x.Shape[0], align, grain, x, prob)
 	loop := c.NewLoop(func(w *graph.Worker, lo, hi int) {
 		for t := lo; t < hi; t++ {
 			e, first, mid, last := g.at(t)
@@ -91,9 +91,7 @@ func overRows(c *graph.Call, x, prob, offsets, counts *graph.Tensor, align int, 
 		}
 	})
 	return func() error {
-		if err := g.read(); err != nil {
-			return err
-		}
+		g.read()
 		loop.Run(g.tiles(), 1)
 		return nil
 	}

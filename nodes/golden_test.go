@@ -11,7 +11,10 @@ import (
 
 // TestGolden runs every golden case on the host and compares; a case that must be refused must be refused by an error
 // that names what it breaks.
-func TestGolden(t *testing.T) {
+func TestGolden(t *testing.T) { allGolden(t, runnode.Option{Debug: true}) }
+
+// allGolden runs every golden case as a test of its own.
+func allGolden(t *testing.T, opt runnode.Option) {
 	dir := golden.Require(t, "cases")
 	names, err := golden.Names(dir)
 	if err != nil || len(names) == 0 {
@@ -23,7 +26,7 @@ func TestGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			runGolden(t, c, runnode.Option{Debug: true})
+			runGolden(t, c, opt)
 		})
 	}
 }

@@ -26,6 +26,7 @@ type tolerance struct {
 	loose float64 // times the bound of float32: above 1 for a chain of nodes
 	rough float64 // at least this relative error is allowed, where 16-bit roundings lie between
 	floor float64 // an error of this root mean square is allowed, where sums of numbers near 1 cancel
+	exact bool    // nothing but the bits of a NaN may differ
 }
 
 // f32 is the relative error of a float32 output.
@@ -48,7 +49,7 @@ func compare(got, want result, tol tolerance) error {
 	if len(got.bits) != len(want.bits) {
 		return fail("got %d elements, want %d", len(got.bits), len(want.bits))
 	}
-	if !want.dt.IsFloat() {
+	if !want.dt.IsFloat() || want.dt.Bits() <= 8 {
 		for i := range want.bits {
 			if got.bits[i] != want.bits[i] {
 				return fail("element %d: got %d, want %d", i, got.bits[i], want.bits[i])
@@ -64,6 +65,9 @@ func compare(got, want result, tol tolerance) error {
 				return fail("element %d: got %v, want %v", i, g, w)
 			}
 			continue
+		}
+		if tol.exact && got.bits[i] != want.bits[i] {
+			return fail("element %d: got %v, want %v and nothing else", i, g, w)
 		}
 		diff += (g - w) * (g - w)
 		norm += w * w
@@ -144,6 +148,9 @@ func TestGPUCompare(t *testing.T) {
 		{"all a unit off", floats(dtype.BFloat16, 1+1./128, 1-1./128), floats(dtype.BFloat16, 1, 1), tolerance{}, "relative error"},
 		{"rough", floats(dtype.BFloat16, 1+1./128, 1-1./128), floats(dtype.BFloat16, 1, 1), tolerance{rough: 1e-2}, ""},
 		{"integers", ints(1, 2), ints(1, 2), tolerance{}, ""},
+		{"exact", floats(dtype.Float32, nan, 2), floats(dtype.Float32, nan, 2), tolerance{exact: true}, ""},
+		{"not exact", result{name: "r", dt: dtype.Float32, width: 1, x: []float64{1 + 1e-7}, bits: []uint64{1}}, floats(dtype.Float32, 1), tolerance{exact: true}, "nothing else"},
+		{"codes", result{name: "r", dt: dtype.E4M3, bits: []uint64{7}}, result{name: "r", dt: dtype.E4M3, bits: []uint64{8}}, tolerance{rough: 1}, "element 0: got 7, want 8"},
 		{"other integers", ints(1, 3), ints(1, 2), tolerance{rough: 1}, "element 1: got 3, want 2"},
 	} {
 		err := compare(c.got, c.want, c.tol)

@@ -3,12 +3,10 @@
 package nodes_test
 
 import (
-	"path/filepath"
 	"testing"
 
 	"github.com/moegraph/moegraph/graph"
 	"github.com/moegraph/moegraph/internal/cuda"
-	"github.com/moegraph/moegraph/internal/golden"
 	"github.com/moegraph/moegraph/internal/runnode"
 )
 
@@ -21,18 +19,5 @@ func TestGPU_Golden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := golden.Require(t, "cases")
-	names, err := golden.Names(dir)
-	if err != nil || len(names) == 0 {
-		t.Fatalf("got %d cases, error %v", len(names), err)
-	}
-	for _, name := range names {
-		t.Run(name, func(t *testing.T) {
-			c, err := golden.Load(filepath.Join(dir, name))
-			if err != nil {
-				t.Fatal(err)
-			}
-			runGolden(t, c, runnode.Option{Device: dev})
-		})
-	}
+	allGolden(t, runnode.Option{Device: dev, Debug: true})
 }

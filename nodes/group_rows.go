@@ -115,7 +115,7 @@ func groupMapHost[F float](o groupMap, c *graph.Call) func() error {
 	if o.Op != "row_dot_bias" {
 		rows = append(rows, with)
 	}
-	g := newGroups(c, c.In[1], c.In[2], x.Shape[0], o.Align, rowGrain(n), rows...)
+	g := newGroups(c.In[1], c.In[2], x.Shape[0], o.Align, rowGrain(n), rows...)
 	row := func(w *graph.Worker, e, m int) {
 		v := load[F](w, 0, x, m*n, n)
 		switch o.Op {
@@ -142,9 +142,7 @@ func groupMapHost[F float](o groupMap, c *graph.Call) func() error {
 		}
 	})
 	return func() error {
-		if err := g.read(); err != nil {
-			return err
-		}
+		g.read()
 		loop.Run(g.tiles(), 1)
 		return nil
 	}
@@ -171,7 +169,7 @@ const sumBlock = 64
 func groupSumHost[F float](o groupMap, c *graph.Call) func() error {
 	x, prob, y := c.In[0], c.In[3], c.Out[0]
 	n := x.Shape[1]
-	g := newGroups(c, c.In[1], c.In[2], x.Shape[0], o.Align, 1, x, prob)
+	g := newGroups(c.In[1], c.In[2], x.Shape[0], o.Align, 1, x, prob)
 	const piece = 64
 	cols := tiles(n, piece)
 	loop := c.NewLoop(func(w *graph.Worker, lo, hi int) {
@@ -191,9 +189,7 @@ func groupSumHost[F float](o groupMap, c *graph.Call) func() error {
 		}
 	})
 	return func() error {
-		if err := g.read(); err != nil {
-			return err
-		}
+		g.read()
 		loop.Run(len(g.begin)*cols, 1)
 		return nil
 	}

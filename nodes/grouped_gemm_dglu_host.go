@@ -28,8 +28,8 @@ func gluGradHost[F float](o gluGrad, c *graph.Call) func() error {
 		return acc
 	}
 	if offsets := c.In[gradOffsets]; offsets != nil {
-		g := newGroups(c, offsets, c.In[gradCounts], dd.Shape[0], o.Align, dgluTile, dd, c.In[gradC], c.In[gradProb])
-		return x.run(g, g.read, block)
+		g := newGroups(offsets, c.In[gradCounts], dd.Shape[0], o.Align, dgluTile, dd, c.In[gradC], c.In[gradProb])
+		return x.run(g, func() error { g.read(); return nil }, block)
 	}
 	loop := c.NewLoop(func(w *graph.Worker, lo, hi int) { x.rows(w, 0, 0, lo, hi, hi, block) })
 	return func() error {
@@ -50,7 +50,7 @@ func groupedGEMMdGLUHost[F float](o groupedGEMMdGLU, c *graph.Call) func() error
 	n := c.In[gradC].Shape[1] / 2
 	p := &groupedProduct[F]{n: n, k: a.Shape[1], alpha: c.In[dgluAlpha], a: matrix{t: a, ld: a.Shape[1]}}
 	p.b = newHostWeights(o.Weights, c.In[dgluB:], offsets.Shape[0], n, p.k)
-	p.groups = newGroups(c, offsets, c.In[gradCounts], a.Shape[0], o.Align, dgluTile, a, c.In[gradC], c.In[gradProb])
+	p.groups = newGroups(offsets, c.In[gradCounts], a.Shape[0], o.Align, dgluTile, a, c.In[gradC], c.In[gradProb])
 	x := newBackward[F](c, &o.Act, o.Layout)
 	return x.run(p.groups, p.read, func(w *graph.Worker, e, first, mid, col, nt int) []F {
 		return p.multiply(w, 0, e, first, mid, p.b.matrix(e, col), nt)

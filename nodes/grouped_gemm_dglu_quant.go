@@ -123,7 +123,7 @@ func (o scaledDGLU) Host(c *graph.Call) func() error {
 	n := c.In[gradC].Shape[1] / 2
 	f := o.Scaled.formatOf(a, sfa)
 	p := scaledProductOf(c, f, o.Weights, n, a, sfa, c.In[dgluAlpha], offsets, c.In[scaledDGLUB:])
-	p.groups = newGroups(c, offsets, c.In[gradCounts], a.Shape[0], o.Align, dgluTile, a, c.In[gradC], c.In[gradProb])
+	p.groups = newGroups(offsets, c.In[gradCounts], a.Shape[0], o.Align, dgluTile, a, c.In[gradC], c.In[gradProb])
 	p.groups.blocks = true
 	p.global = c.In[scaledDGLUGlobalA:scaledDGLUB]
 	x := newBackward[float32](c, &o.Act, o.Layout)

@@ -76,7 +76,7 @@ type groupedProduct[F float] struct {
 func newGroupedProduct[F float](c *graph.Call, k weightKind, align, n int) *groupedProduct[F] {
 	a := c.In[gemmA]
 	p := &groupedProduct[F]{c: c, n: n, k: a.Shape[1], alpha: c.In[gemmAlpha], a: matrix{t: a, ld: a.Shape[1]}, cols: tiles(n, tileN)}
-	p.groups = newGroups(c, c.In[gemmOffsets], c.In[gemmCounts], a.Shape[0], align, tileM, a, c.In[gemmProb])
+	p.groups = newGroups(c.In[gemmOffsets], c.In[gemmCounts], a.Shape[0], align, tileM, a, c.In[gemmProb])
 	p.b = newHostWeights(k, c.In[gemmB:], c.In[gemmOffsets].Shape[0], n, p.k)
 	return p
 }
@@ -106,9 +106,7 @@ func (p *groupedProduct[F]) run(epilogue func(w *graph.Worker, e, row, col int, 
 }
 
 func (p *groupedProduct[F]) read() error {
-	if err := p.groups.read(); err != nil {
-		return err
-	}
+	p.groups.read()
 	if p.sfa != nil {
 		p.a.sf.data = p.sfa.Data
 	}

@@ -12,7 +12,7 @@ import (
 func newScaledProduct(c *graph.Call, s scaledKind, k weightKind, align, n, tile int) *groupedProduct[float32] {
 	a, sfa := c.In[gemmA], c.In[scaledSFA]
 	p := scaledProductOf(c, s.formatOf(a, sfa), k, n, a, sfa, c.In[gemmAlpha], c.In[gemmOffsets], c.In[scaledB:])
-	p.groups = newGroups(c, c.In[gemmOffsets], c.In[gemmCounts], a.Shape[0], align, tile, a, c.In[gemmProb])
+	p.groups = newGroups(c.In[gemmOffsets], c.In[gemmCounts], a.Shape[0], align, tile, a, c.In[gemmProb])
 	p.groups.blocks = true
 	p.global = c.In[scaledGlobalA:scaledB]
 	return p

@@ -61,12 +61,10 @@ func checkGroups(offsetsName string, offsets, counts *graph.Value, m, align int)
 // groups is the rows of each expert in one Call, cut into tiles of at most tile rows. A release run never
 // trusts the offsets: they are kept inside [0, limit] and from decreasing.
 type groups struct {
-	name            string // of the operand offsets, for errors
 	offsets, counts *graph.Tensor
 	capacity        int
 	data            []*graph.Tensor // operands over the rows, nil for an absent one; their rows in use bound the groups
 	tile            int
-	debug           bool
 	align           int
 	blocks          bool // block-scaled: offsets are cut to multiples of align, so that no factor block holds two experts
 
@@ -74,16 +72,16 @@ type groups struct {
 	first            []int // of each expert: the number of its first tile; the last element counts all tiles
 }
 
-func newGroups(c *graph.Call, offsets, counts *graph.Tensor, capacity, align, tile int, data ...*graph.Tensor) *groups {
+func newGroups(offsets, counts *graph.Tensor, capacity, align, tile int, data ...*graph.Tensor) *groups {
 	e := offsets.Shape[0]
 	return &groups{
-		name: "padded_offsets", offsets: offsets, counts: counts, data: data, capacity: capacity, tile: tile, debug: c.Debug, align: align,
+		offsets: offsets, counts: counts, data: data, capacity: capacity, tile: tile, align: align,
 		begin: make([]int, e), end: make([]int, e), real: make([]int, e), first: make([]int, e+1),
 	}
 }
 
-// read takes in the offsets of this run. With debug it refuses what the contracts do not allow.
-func (g *groups) read() error {
+// read takes in the offsets of this run.
+func (g *groups) read() {
 	limit := g.capacity
 	for _, t := range g.data {
 		if t != nil {
@@ -94,11 +92,6 @@ func (g *groups) read() error {
 	var counts []int32
 	if g.counts != nil {
 		counts = ints(g.counts)
-	}
-	if g.debug {
-		if err := g.check(offs, counts, limit); err != nil {
-			return err
-		}
 	}
 	at := 0
 	for e := range g.begin {
@@ -114,27 +107,6 @@ func (g *groups) read() error {
 		g.first[e+1] = g.first[e] + tiles(end-at, g.tile)
 		at = end
 	}
-	return nil
-}
-
-func (g *groups) check(offs, counts []int32, limit int) error {
-	at := int32(0)
-	for e, o := range offs {
-		switch {
-		case o < 0:
-			return graph.BadShape(g.name, fmt.Sprintf("%d for expert %d", o, e), "offsets of at least 0")
-		case o < at:
-			return graph.BadShape(g.name, fmt.Sprintf("%d for expert %d after %d", o, e, at), "offsets that do not decrease")
-		case int(o)%g.align != 0:
-			return graph.BadShape(g.name, fmt.Sprintf("%d for expert %d", o, e), "multiples of the alignment %d", g.align)
-		case int(o) > limit:
-			return graph.BadShape(g.name, fmt.Sprintf("%d for expert %d", o, e), "at most the %d rows of the operand", limit)
-		case counts != nil && (counts[e] < 0 || counts[e] > o-at):
-			return graph.BadShape("counts", fmt.Sprintf("%d for expert %d", counts[e], e), "from 0 to its %d rows", o-at)
-		}
-		at = o
-	}
-	return nil
 }
 
 // tiles returns the number of tiles of all experts.

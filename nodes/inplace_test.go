@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/moegraph/moegraph/dtype"
@@ -182,5 +184,23 @@ func TestInPlace_Refused(t *testing.T) {
 			}
 		}
 		e.Close()
+	}
+}
+
+// TestInPlace_Kernels: the kernels of operators that may work in place promise the compiler nothing about addresses.
+func TestInPlace_Kernels(t *testing.T) {
+	for _, name := range []string{"elementwise", "sum", "scale", "cast", "fill", "random", "common"} {
+		text, err := os.ReadFile("../kernels/cuda/" + name + ".cuh")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, line := range strings.Split(string(text), "\n") {
+			code, _, _ := strings.Cut(line, "//")
+			for _, promise := range []string{"__restrict", "__ldg", "ld.global.nc"} {
+				if strings.Contains(code, promise) {
+					t.Errorf("%s.cuh:%d: %s", name, i+1, promise)
+				}
+			}
+		}
 	}
 }

@@ -39,20 +39,17 @@ type quantTiles struct {
 	sfBase              []int // of each group's column factors, in bytes
 }
 
-func (t *quantTiles) read() error {
+func (t *quantTiles) read() {
 	if t.groups == nil {
 		rows := t.rows
 		if t.batches == 1 && len(t.x.Shape) == 2 {
 			rows = t.x.Rows()
 		}
 		t.rows, t.down = rows, tiles(rows, quantTileRows)
-		return nil
+		return
 	}
-	if err := t.groups.read(); err != nil {
-		return err
-	}
+	t.groups.read()
 	columnFactorBases(t.sfBase, t.groups, t.cols, t.vec)
-	return nil
 }
 
 // columnFactorBases sets the first byte of each group's own column factors of a matrix with cols columns.
@@ -92,7 +89,7 @@ func (o quantize) Host(c *graph.Call) func() error {
 	experts := batches
 	if offsets := c.In[quantOffsets]; offsets != nil {
 		experts = offsets.Shape[0]
-		t.groups = newGroups(c, offsets, c.In[quantCounts], rows, o.Align, quantTileRows, x)
+		t.groups = newGroups(offsets, c.In[quantCounts], rows, o.Align, quantTileRows, x)
 		t.groups.blocks = true
 		t.sfBase = make([]int, experts)
 	}
@@ -118,9 +115,7 @@ func (o quantize) Host(c *graph.Call) func() error {
 	})
 	return func() error {
 		t.rows = rows
-		if err := t.read(); err != nil {
-			return err
-		}
+		t.read()
 		q.clearFactors()
 		auto()
 		loop.Run(t.n(), 1)

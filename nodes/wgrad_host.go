@@ -28,8 +28,7 @@ func wgradHost[F float](o wgrad, c *graph.Call, into []*graph.Tensor, s *wgradSc
 		over = append(over, b)
 	}
 	experts := c.In[wgOffsets].Shape[0]
-	g := newGroups(c, c.In[wgOffsets], c.In[wgCounts], tokens, o.Align, 1, over...)
-	g.name = "offsets"
+	g := newGroups(c.In[wgOffsets], c.In[wgCounts], tokens, o.Align, 1, over...)
 	g.blocks = s != nil
 	out := &gradOutputs{o: o, experts: experts, size: hidden * inter, t: c.Out}
 	if o.Accumulate || o.Ptrs {
@@ -72,9 +71,7 @@ func wgradHost[F float](o wgrad, c *graph.Call, into []*graph.Tensor, s *wgradSc
 		}
 	})
 	return func() error {
-		if err := g.read(); err != nil {
-			return err
-		}
+		g.read()
 		if err := out.read(); err != nil {
 			return err
 		}

@@ -64,6 +64,7 @@ Shapes: ` + shapesText(),
 	flags.StringSliceVar(&f.tiles, "tile", nil, "`MxN` of the matrix products, or several, which are measured in turn (default chosen)")
 	flags.BoolVar(&f.plans, "plans", false, "only measure the layer on one stream against its plans, in turn")
 	flags.StringVar(&f.pages, "pages", "", "with -plans, write each shape's plan with its measured times as a page, in a `folder`")
+	must(cmd.MarkFlagDirname("pages"))
 	must(cmd.RegisterFlagCompletionFunc("shape", cobra.FixedCompletions(shapeNames(), cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
@@ -265,8 +266,8 @@ func (b *bench) measureLayer(l layerGraph) (err error) {
 	for _, v := range l.vars.All() {
 		params += v.Bytes()
 	}
-	b.printf("  memory: workspaces %.1f MiB (lower bound %.1f, without sharing %.1f), outputs %.1f MiB, parameters %.1f MiB",
-		mib(prog.ArenaBytes()), mib(prog.LowerBound()), mib(prog.WorkspaceSum()), mib(outputs), mib(params))
+	b.printf("  memory: workspaces %.1f MiB (lower bound %.1f, without sharing %.1f; saved for backward, in theory, %.1f), outputs %.1f MiB, parameters %.1f MiB",
+		mib(prog.ArenaBytes()), mib(prog.LowerBound()), mib(prog.WorkspaceSum()), mib(b.Saved()), mib(outputs), mib(params))
 	if r, ok := eager.Runner().(interface{ PrintTimes(w io.Writer) error }); ok && b.nodeTimes {
 		return r.PrintTimes(b.out)
 	}

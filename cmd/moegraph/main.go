@@ -1,9 +1,9 @@
 // Command moegraph runs single nodes on files, plans and measures layers, packs buffers and says what this build can do.
 //
 //	moegraph run NODE -in case.npz -out out.npz [-device host] [-set name=value ...]
-//	moegraph plan -shape mixtral -backward [-dot FILE] [-trace FILE] [-svg FILE]
+//	moegraph plan -shape mixtral -backward [-html FILE] [-dot FILE] [-trace FILE] [-svg FILE] [-save FILE]
 //	moegraph pack [-capacity N] FILE.csv
-//	moegraph bench -device cuda:0 [-shape NAME,...] [-times]
+//	moegraph bench -device cuda:0 [-shape NAME,...] [-times] [-plans]
 //	moegraph info [-operators] [-markdown]
 //	moegraph env
 //	moegraph completion bash|zsh|fish|powershell

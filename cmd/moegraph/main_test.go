@@ -238,7 +238,7 @@ func TestPlan(t *testing.T) {
 	dot, trace, svg := filepath.Join(dir, "p.dot"), filepath.Join(dir, "p.json"), filepath.Join(dir, "p.svg")
 	for _, s := range measured {
 		status, stdout, stderr := call("plan", "-shape", s.Name, "-backward", "-dot", dot, "-trace", trace, "-svg", svg)
-		if status != exitOK || stderr != "" || !strings.Contains(stdout, `program "`+s.Name+`" on host`) || !strings.Contains(stdout, "grouped_gemm_dglu") {
+		if status != exitOK || stderr != "" || !strings.Contains(stdout, `program "`+s.Name+`" on host`) || !strings.Contains(stdout, "grouped_gemm_dglu") || !strings.Contains(stdout, "saved for backward, in theory: ") {
 			t.Errorf("%s: status %d, %q, %.200q", s.Name, status, stderr, stdout)
 		}
 	}

@@ -22,9 +22,9 @@ rows with a column offset. Two buffers share bytes only if they are never alive 
 peak, the lower bound below which no placement comes, and whether the peak is proven to be the least.
 
 Columns, in any order: id (or buffer, buffer_id); lower (or start, begin); upper (first time at which the buffer is
-not alive any more) or end (last time at which it is); size in bytes; and where wanted alignment (a power of two),
-offset (there the buffer lies; empty or below 0: anywhere), gaps ("from-to from-to": times between at which it is
-not alive). Others, such as hint, are kept and mean nothing.
+not alive any more) or end (last time at which it is); size in bytes; and where wanted alignment (a power of two;
+empty: 1), offset (there the buffer lies; empty or below 0: anywhere), gaps ("from-to from-to": times between at
+which it is not alive). Others, such as hint, are kept and mean nothing.
 
 With -capacity, bytes up to N are as good as the least, and the exit status is 1 where no placement in N bytes is
 found; then nothing is printed on standard output.`,

@@ -123,6 +123,9 @@ func (f *planFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	fmt.Fprint(cmd.OutOrStdout(), prog)
+	if f.backward && f.compute != "f32" {
+		fmt.Fprintf(cmd.OutOrStdout(), "saved for backward, in theory: %.1f MiB (tokens x top k x (hidden + 3 intermediate) x 2 bytes)\n", mib(s.Saved()))
+	}
 	for _, export := range []struct {
 		path  string
 		write func(io.Writer) error

@@ -20,8 +20,8 @@ func main() {
 	dev, err := graph.Open("host") // or, built with -tags gpu, "cuda:0"
 	check(err)
 	vars := graph.NewVars(1)
-	moe := nodes.MoE{Experts: 8, TopK: 2, Intermediate: 64}
-	layer, err := gorgop.MoE(dev, vars.Scope("moe"), 256, hidden, moe, 0.01, 0, gorgop.Config{}) // up to 256 rows
+	moe := nodes.MoE{Experts: 8, TopK: 2, Hidden: hidden, Intermediate: 64}
+	layer, err := gorgop.MoE(dev, vars.Scope("moe"), 256, moe, gorgop.Config{Balance: 0.01}) // up to 256 rows
 	check(err)
 	defer layer.Close()
 
@@ -68,7 +68,8 @@ func data(step int) (x, want *tensor.Dense) {
 		xs = append(xs, float32(a), float32(b), float32(c), float32(d))
 		ys = append(ys, float32(2*math.Sin(a)*b), float32(math.Abs(a)+c*d))
 	}
-	return tensor.New(tensor.WithShape(rows, in), tensor.WithBacking(xs)), tensor.New(tensor.WithShape(rows, out), tensor.WithBacking(ys))
+	return tensor.New(tensor.WithShape(rows, in), tensor.WithBacking(xs)),
+		tensor.New(tensor.WithShape(rows, out), tensor.WithBacking(ys))
 }
 
 func normal(rows, cols int) *tensor.Dense {

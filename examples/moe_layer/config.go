@@ -5,6 +5,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 
 	"github.com/moegraph/moegraph/dtype"
 	"github.com/moegraph/moegraph/internal/atomicfile"
@@ -33,6 +35,8 @@ type config struct {
 	SaveEvery         int
 	compute           dtype.DType
 	precision         nodes.BlockFormat
+	precisions        []string // several to compare
+	aligned           bool     // -alignment was given
 }
 
 // errUsage is returned when the flag package has said what was wrong, or has shown the help.
@@ -57,7 +61,7 @@ func parse(args []string, w io.Writer) (config, error) {
 	f.IntVar(&c.Intermediate, "intermediate", 128, "width inside an expert, a multiple of 32")
 	f.IntVar(&c.Alignment, "alignment", 32, "rows that an expert's rows are padded to; with mxfp8 or nvfp4 at least 128")
 	f.StringVar(&c.DType, "dtype", "bf16", "format of the matrix products: bf16 or f32")
-	f.StringVar(&c.Precision, "precision", "bf16", "format of the experts' operands: bf16 (that of -dtype), mxfp8 or nvfp4")
+	f.StringVar(&c.Precision, "precision", "bf16", "format of the experts' operands: bf16 (that of -dtype), mxfp8 or nvfp4; several, separated by commas, are compared")
 	f.BoolVar(&c.Stochastic, "stochastic", false, "round the gradients that -precision quantizes at random")
 	f.BoolVar(&c.Unit, "unit-factors", false, "an experiment: -precision with every factor 1, to show what factors are worth")
 	f.Float64Var(&c.Rate, "rate", 4e-3, "highest learning rate, after warm-up and before the cosine")
@@ -75,11 +79,30 @@ func parse(args []string, w io.Writer) (config, error) {
 	if !given["warmup"] {
 		c.Warmup = max(0, min(c.Warmup, c.Steps-1))
 	}
-	if c.Precision != "bf16" && !given["alignment"] {
-		c.Alignment = 128
-	}
 	if f.NArg() > 0 {
 		return c, fmt.Errorf("got the argument %q, want flags only", f.Arg(0))
+	}
+	c.aligned = given["alignment"]
+	c.precisions = strings.Split(c.Precision, ",")
+	for i, p := range c.precisions {
+		if slices.Contains(c.precisions[:i], p) {
+			return c, fmt.Errorf("-precision: got %s twice", p)
+		}
+		if _, err := c.in(p); err != nil {
+			return c, err
+		}
+	}
+	return c.in(c.precisions[0])
+}
+
+// in returns the configuration with the experts in one precision.
+func (c config) in(precision string) (config, error) {
+	c.Precision = precision
+	if !c.aligned {
+		c.Alignment = 32
+		if precision != "bf16" {
+			c.Alignment = 128
+		}
 	}
 	return c, c.check()
 }
@@ -116,7 +139,7 @@ func (c *config) check() error {
 	default:
 		return fmt.Errorf("-dtype: got %q, want bf16 or f32", c.DType)
 	}
-	switch c.Precision {
+	switch c.precision = nodes.NoBlockFormat; c.Precision {
 	case "bf16":
 	case "mxfp8":
 		c.precision = nodes.MXFP8

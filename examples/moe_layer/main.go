@@ -4,6 +4,7 @@
 //
 //	go run ./examples/moe_layer                      # the Go standard library's sources, under a minute on 2 cores
 //	go run ./examples/moe_layer -text FILE-or-DIR    # another text
+//	go run ./examples/moe_layer -steps 300 -precision bf16,mxfp8,nvfp4      # the same model in each, curves in one picture
 //	go run ./examples/moe_layer -steps 3000 -context 12 -intermediate 256   # minutes; a bit per byte better than the trigram
 //
 // It exits with status 1 unless the model beats the bigram model and its MoE layer is worth at least 0.05 bits.
@@ -56,9 +57,22 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	if err != nil {
 		return err
 	}
-	tr, err := newTrainer(cfg, dev, text)
+	if len(cfg.precisions) > 1 {
+		return compare(ctx, cfg, dev, text, out, progress)
+	}
+	_, res, err := trainOne(ctx, cfg, dev, text, out, progress)
 	if err != nil {
 		return err
+	}
+	fmt.Fprintf(out, "took %.1f s\n", time.Since(start).Seconds())
+	return res.verdict()
+}
+
+// trainOne trains one model, evaluates it, and leaves the checkpoint and the pictures in cfg.Out.
+func trainOne(ctx context.Context, cfg config, dev graph.Device, text *corpus.Corpus, out, progress io.Writer) (history []point, res result, err error) {
+	tr, err := newTrainer(cfg, dev, text)
+	if err != nil {
+		return nil, res, err
 	}
 	defer tr.Close()
 	fmt.Fprintf(out, "model: %s parameters, %s; %d steps of %d bytes on %s\n", count(tr.model.parameters()), cfg, cfg.Steps, cfg.Batch, dev)
@@ -66,32 +80,32 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 		fmt.Fprint(out, tr.prog)
 	}
 	if err := os.MkdirAll(cfg.Out, 0o755); err != nil {
-		return err
+		return nil, res, err
 	}
 	trainErr := tr.train(ctx, progress)
 	if errors.Is(trainErr, context.Canceled) && tr.step > 0 {
 		fmt.Fprintf(out, "interrupted after step %d; -resume goes on from %s\n", tr.step, tr.checkpointPath())
-		return errors.Join(tr.save(), trainErr)
+		return nil, res, errors.Join(tr.save(), trainErr)
 	}
 	if trainErr != nil {
-		return trainErr
+		return nil, res, trainErr
 	}
 	if err := tr.save(); err != nil {
-		return err
+		return nil, res, err
 	}
-	res, err := tr.evaluate(ctx)
+	res, err = tr.evaluate(ctx)
 	if errors.Is(err, context.Canceled) {
 		fmt.Fprintf(out, "interrupted while evaluating; -resume evaluates %s\n", tr.checkpointPath())
 	}
 	if err != nil {
-		return err
+		return nil, res, err
 	}
 	if err := tr.pictures(res); err != nil {
-		return err
+		return nil, res, err
 	}
 	fmt.Fprint(out, res)
-	fmt.Fprintf(out, "written to %s: checkpoint.safetensors, loss.png, experts.png, memory.svg\ntook %.1f s\n", cfg.Out, time.Since(start).Seconds())
-	return res.verdict()
+	fmt.Fprintf(out, "written to %s: checkpoint.safetensors, loss.png, experts.png, memory.svg\n", cfg.Out)
+	return tr.history, res, nil
 }
 
 // loadText reads the text and splits it by files.
@@ -110,11 +124,7 @@ func loadText(cfg config) (*corpus.Corpus, error) {
 
 // pictures writes the loss curve, the experts' load and the memory plan.
 func (tr *trainer) pictures(res result) error {
-	model := chart.Series{Name: "model, training"}
-	for _, p := range tr.history {
-		model.X, model.Y = append(model.X, float64(p.Step)), append(model.Y, p.Bits)
-	}
-	err := chart.Loss(filepath.Join(tr.cfg.Out, "loss.png"), []chart.Series{model},
+	err := chart.Loss(filepath.Join(tr.cfg.Out, "loss.png"), []chart.Series{curve("model, training", tr.history)},
 		chart.Line{Name: "bigram", Y: res.ngram.Bigram}, chart.Line{Name: "trigram", Y: res.ngram.Trigram}, chart.Line{Name: "held out", Y: res.model})
 	if err != nil {
 		return err

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -77,6 +79,30 @@ func TestParse_Precision(t *testing.T) {
 		}
 	}
 	if _, err := parse([]string{"-precision", "fp7"}, io.Discard); err == nil || !strings.Contains(err.Error(), "fp7") {
+		t.Errorf("got error %v", err)
+	}
+}
+
+// TestCompare: every precision has its row, its folder and its curve.
+func TestCompare(t *testing.T) {
+	dir := t.TempDir()
+	var out strings.Builder
+	err := run(t.Context(), []string{"-text", sources, "-out", dir, "-steps", "12", "-batch", "64", "-experts", "4", "-intermediate", "32", "-evaluate", "300",
+		"-precision", "bf16,mxfp8,nvfp4"}, &out, io.Discard)
+	if err != nil && !strings.Contains(err.Error(), "bits") { // so short a training need not beat the bigram
+		t.Fatal(err)
+	}
+	for _, want := range []string{"\nbf16 ", "\nmxfp8 ", "\nnvfp4 ", "(at most 0.15)", "(at most 0.40)"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+	for _, file := range []string{"precisions.png", "bf16/loss.png", "mxfp8/loss.png", "nvfp4/checkpoint.safetensors"} {
+		if info, err := os.Stat(filepath.Join(dir, file)); err != nil || info.Size() == 0 {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+	if err := run(t.Context(), []string{"-precision", "bf16,bf16"}, &out, io.Discard); err == nil || !strings.Contains(err.Error(), "twice") {
 		t.Errorf("got error %v", err)
 	}
 }

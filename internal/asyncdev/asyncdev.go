@@ -15,13 +15,16 @@ import (
 // code, one Queue an Exec, each job after a pause, so that what relies on luck fails.
 type Device struct {
 	graph.Device // the host
-	pause        time.Duration
-	callers      *sync.Map // address to bytes of "device memory" of the caller
+	// Before, if there is one, is called by each replay's job in place of the pause.
+	Before func()
+
+	pause   time.Duration
+	callers *sync.Map // address to bytes of "device memory" of the caller
 }
 
 // New returns a Device over the host device whose jobs each begin after a pause.
 func New(host graph.Device, pause time.Duration) Device {
-	return Device{host, pause, new(sync.Map)}
+	return Device{Device: host, pause: pause, callers: new(sync.Map)}
 }
 
 // String implements graph.Device.
@@ -152,7 +155,11 @@ func (r *Runner) issue(q *Queue) {
 		}
 	}
 	q.Put(func() {
-		time.Sleep(r.d.pause)
+		if r.d.Before != nil {
+			r.d.Before()
+		} else {
+			time.Sleep(r.d.pause)
+		}
 		for c, b := range data {
 			c.Data = b
 		}

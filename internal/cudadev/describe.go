@@ -32,7 +32,7 @@ func Describe(p *graph.Program, calls []*graph.Call, gpu graph.GPU) ([]Step, err
 			return nil, fmt.Errorf("%s %q: %w", s.Op.Kind(), s.Name, check(s.Op))
 		}
 		c := calls[i]
-		launches, err := op.CUDA(&graph.KernelCall{Name: c.Name, Op: c.Op, In: c.In, Out: c.Out, Scratch: c.Shared, Debug: c.Debug, GPU: gpu})
+		launches, err := op.CUDA(&graph.KernelCall{Name: c.Name, Op: c.Op, In: c.In, Out: c.Out, Scratch: c.Shared, GPU: gpu})
 		if err == nil && len(launches) == 0 {
 			err = fmt.Errorf("internal: it launches no kernel")
 		}

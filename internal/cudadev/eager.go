@@ -8,6 +8,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/moegraph/moegraph/dtype"
 	"github.com/moegraph/moegraph/graph"
 	"github.com/moegraph/moegraph/internal/cuda"
 )
@@ -23,6 +24,7 @@ type eager struct {
 	end   []*cuda.Event
 	sync  bool // wait for each step, so that the error of one names it
 	ran   bool
+	check []*graph.Call // of each step, with Debug.Offsets; nil: nothing to check
 }
 
 func (r *Runner) newEager(sync bool) (e *eager, err error) {
@@ -54,6 +56,9 @@ func (e *eager) run(on *cuda.Stream) error {
 	e.ran = true
 	return e.r.issue(&l, nil, func(step int, on *cuda.Stream, before bool) error {
 		if before {
+			if err := e.checkValues(step, on); err != nil {
+				return err
+			}
 			return on.Record(e.start[step])
 		}
 		if err := on.Record(e.end[step]); err != nil || !e.sync {
@@ -61,6 +66,62 @@ func (e *eager) run(on *cuda.Stream) error {
 		}
 		return on.Synchronize()
 	})
+}
+
+// checkValues asks the step's operator about the integers among its operands, which are brought to the host.
+func (e *eager) checkValues(step int, on *cuda.Stream) error {
+	if e.check == nil || e.check[step] == nil {
+		return nil
+	}
+	if err := on.Synchronize(); err != nil {
+		return err
+	}
+	c, err := onHost(e.check[step])
+	if err != nil {
+		return err
+	}
+	return c.Op.(graph.ValueChecker).CheckValues(c)
+}
+
+// onHost returns a Call whose integer operands, and the counts of the others, are copies on the host.
+func onHost(c *graph.Call) (*graph.Call, error) {
+	var copyOf func(t *graph.Tensor, contents bool) (*graph.Tensor, error)
+	copyOf = func(t *graph.Tensor, contents bool) (*graph.Tensor, error) {
+		if t == nil {
+			return nil, nil
+		}
+		h := &graph.Tensor{DType: t.DType, Shape: t.Shape}
+		var err error
+		if h.Count, err = copyOf(t.Count, true); err != nil || !contents {
+			return h, err
+		}
+		m, ok := t.Mem.(*memory)
+		if !ok {
+			return nil, errNoMemory{t}
+		}
+		n := t.Width()
+		if len(t.Shape) > 0 {
+			n *= t.Shape[0]
+		}
+		h.Data = make([]byte, t.DType.Bytes(n))
+		return h, m.Read(t.Off, h.Data)
+	}
+	host := &graph.Call{Name: c.Name, Op: c.Op}
+	for _, t := range c.In {
+		h, err := copyOf(t, t != nil && t.DType == dtype.Int32)
+		if err != nil {
+			return nil, err
+		}
+		host.In = append(host.In, h)
+	}
+	for _, t := range c.Out {
+		h, err := copyOf(t, false)
+		if err != nil {
+			return nil, err
+		}
+		host.Out = append(host.Out, h)
+	}
+	return host, nil
 }
 
 func (e *eager) close() error {

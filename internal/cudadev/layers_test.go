@@ -36,12 +36,6 @@ func layers(t testing.TB, s shapes.Shape, n int) *graph.Graph {
 	return g
 }
 
-// theory is what the backward pass of a layer in bf16 needs of the forward pass at least, without recomputing: of each
-// row that an expert gets the input (H), the two halves of fc1 (2I) and their activation (I).
-func theory(s shapes.Shape) int64 {
-	return 2 * int64(s.Tokens) * int64(s.TopK) * int64(s.Hidden+3*s.Intermediate)
-}
-
 // TestPlan_Layers plans the layer of every measured shape for an H200, forward and backward: the peak is the lower bound,
 // on one stream and as chosen; the chosen plan is no slower than one stream in the model; planning takes little time.
 func TestPlan_Layers(t *testing.T) {
@@ -77,7 +71,7 @@ func TestPlan_Layers(t *testing.T) {
 			}
 			const mib = 1 << 20
 			t.Logf("%-12s %2d steps, %d streams: peak %7.1f MiB = bound, without sharing %7.1f, saved in theory %7.1f; simulated %.4f of one stream's %.0f us; planned in %v",
-				s.Name, len(p.Steps()), p.Streams(), float64(p.ArenaBytes())/mib, float64(p.WorkspaceSum())/mib, float64(theory(s))/mib,
+				s.Name, len(p.Steps()), p.Streams(), float64(p.ArenaBytes())/mib, float64(p.WorkspaceSum())/mib, float64(s.Saved())/mib,
 				p.SimulatedUS()/one.SimulatedUS(), one.SimulatedUS(), took)
 			if took > 20*time.Millisecond && !raceEnabled {
 				t.Errorf("%s: planned in %v, want 20 ms at most", s.Name, took)
@@ -104,7 +98,7 @@ func TestPlan_Model(t *testing.T) {
 		}
 		took := time.Since(start)
 		t.Logf("%d steps, %d streams, peak %.4f of the bound, planned in %v", len(p.Steps()), p.Streams(), float64(p.ArenaBytes())/float64(p.LowerBound()), took)
-		if took > 4*time.Second && !raceEnabled { // two on an idle machine
+		if took > 10*time.Second && !raceEnabled { // one on an idle machine
 			t.Errorf("planned in %v", took)
 		}
 	}

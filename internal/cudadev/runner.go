@@ -78,9 +78,18 @@ func (d *Device) loadFrom(cache *kernels.Cache, p *graph.Program, calls []*graph
 			return nil, err
 		}
 	}
-	if p.Options().Debug.Eager || kernels.Eager() != "" {
-		if r.eager, err = r.newEager(kernels.Eager() == kernels.EagerSync); err != nil {
+	debug := p.Options().Debug
+	if debug.Eager || debug.Offsets || kernels.Eager() != "" {
+		if r.eager, err = r.newEager(debug.Offsets || kernels.Eager() == kernels.EagerSync); err != nil {
 			return nil, err
+		}
+	}
+	if debug.Offsets {
+		r.eager.check = make([]*graph.Call, len(r.steps))
+		for i, c := range calls {
+			if _, ok := c.Op.(graph.ValueChecker); ok {
+				r.eager.check[i] = c
+			}
 		}
 	}
 	return r, nil

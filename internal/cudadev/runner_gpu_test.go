@@ -80,6 +80,16 @@ func TestRunner_Eager(t *testing.T) {
 			t.Errorf("step %d: got %+v", i, times[i])
 		}
 	}
+	profile, err := e.Profile(t.Context(), 3)
+	must(t, err)
+	for i, s := range p.Steps() {
+		if x := profile[i]; x.Name != s.Name || x.EndUS <= x.StartUS || x.EndUS > 1e6 {
+			t.Errorf("step %d: got %+v", i, x)
+		}
+	}
+	if _, err := p.WithProfile(profile); err != nil {
+		t.Error(err)
+	}
 	if _, err := r.Captured(); !errors.Is(err, graph.ErrUsage) {
 		t.Errorf("the captured graph of eager mode: %v", err)
 	}

@@ -53,6 +53,15 @@ func (Device) Load(p *graph.Program, calls []*graph.Call) (graph.Runner, error) 
 		}
 		calls[i].NewLoop = shared().newLoop
 		t := &task{step: s.Name, name: s.Op.Kind() + fmt.Sprintf(" %q", s.Name), run: op.Host(calls[i])}
+		if v, ok := s.Op.(graph.ValueChecker); ok && p.Options().Debug.Offsets {
+			run := t.run
+			t.run = func() error {
+				if err := v.CheckValues(calls[i]); err != nil {
+					return err
+				}
+				return run()
+			}
+		}
 		if seed := p.Options().Debug.Jitter; seed != 0 {
 			t.jitter = rand.New(rand.NewPCG(seed, uint64(i)))
 		}

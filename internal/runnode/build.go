@@ -9,37 +9,17 @@ import (
 	"github.com/moegraph/moegraph/nodes"
 )
 
-func encode(c *call) ([]npz.Array, error) {
-	x, to := c.in["x"][0], c.attr.dtype("format")
-	if x.Format != dtype.Float32 {
-		return nil, graph.BadDType("x", x.Format, "f32")
+func encode(c *call) { c.out("y", nodes.Encode(c.value("x"), c.attr.dtype("format"))) }
+
+// checkDecode holds the codes against the attribute that names their format.
+func checkDecode(c *call) error {
+	if x, from := c.in["x"][0], c.attr.dtype("format"); x.Format != from {
+		return graph.BadDType("x", x.Format, "%s as format says", from)
 	}
-	return convert(x, to)
+	return nil
 }
 
-func decode(c *call) ([]npz.Array, error) {
-	x, from := c.in["x"][0], c.attr.dtype("format")
-	if x.Format != from {
-		return nil, graph.BadDType("x", x.Format, "%s as format says", from)
-	}
-	return convert(x, dtype.Float32)
-}
-
-func convert(x npz.Operand, to dtype.DType) ([]npz.Array, error) {
-	elems := 1
-	for _, d := range x.Shape {
-		elems *= d
-	}
-	dst := make([]byte, to.Bytes(elems))
-	if n := len(x.Shape); to == dtype.E2M1 && (n == 0 || x.Shape[n-1]%2 != 0) {
-		return nil, graph.BadShape("x", x.Shape, "an even last dimension: e2m1 keeps two codes a byte")
-	}
-	if err := dtype.Convert(to, dst, x.Format, x.Array.Data); err != nil {
-		return nil, graph.BadShape("x", err, "elements that the format holds")
-	}
-	y, err := npz.NewOperand("y", npz.Dense, to, x.Shape, dst)
-	return []npz.Array{y}, err
-}
+func decode(c *call) { c.out("y", nodes.Decode(c.value("x"))) }
 
 // blockFormat reads format and sf_vec_size.
 func (c *call) blockFormat() nodes.BlockFormat {

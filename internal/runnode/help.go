@@ -78,9 +78,6 @@ func DevicesOf(op graph.Op) []string {
 
 // devices lists the kinds of device that can run the node: those that all its operators have code for.
 func (n *Node) devices() []string {
-	if n.direct != nil {
-		return []string{"host"}
-	}
 	var names []string
 	for _, d := range devices {
 		if !slices.ContainsFunc(graph.Operators(), func(info graph.Info) bool {

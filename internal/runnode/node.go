@@ -12,7 +12,7 @@ import (
 type Node struct {
 	Name     string   // as on the command line: "grouped-gemm"
 	Doc      string   // what it computes, one line
-	Kinds    []string // kinds of the operators that it is made of; none for conversions of formats
+	Kinds    []string // kinds of the operators that it is made of
 	Operands []Operand
 	Attrs    []Attr
 	Outputs  []Output
@@ -20,10 +20,8 @@ type Node struct {
 
 	// check looks at what operands have to do with each other before anything is built, optional.
 	check func(c *call) error
-	// build appends the node to c.g and marks the outputs with c.out. Without it the node runs by direct,
-	// on the host alone.
-	build  func(c *call)
-	direct func(c *call) ([]npz.Array, error)
+	// build appends the node to c.g and marks the outputs with c.out.
+	build func(c *call)
 }
 
 // Operand is one operand of a Node.

@@ -41,15 +41,6 @@ func Run(node string, operands []npz.Operand, attrs map[string]any, opt Option) 
 			return nil, err
 		}
 	}
-	if n.direct != nil {
-		if opt.Device.String() != "host" {
-			return nil, fmt.Errorf("%s: %w", node, graph.Unsupported("device", opt.Device, "host: the node converts formats there alone"))
-		}
-		if outs, err = n.direct(c); err != nil {
-			err = fmt.Errorf("%s: %w", node, err)
-		}
-		return outs, err
-	}
 	return c.run(opt)
 }
 

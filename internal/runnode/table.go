@@ -111,18 +111,19 @@ func quantizedOutputs(x, shape string) []Output {
 // table holds every node. README files and help are printed from it; a test walks it.
 var table = []*Node{
 	{
-		Name: "encode", Doc: "y = x rounded to a format", Example: "format=e4m3",
+		Name: "encode", Kinds: []string{"encode"}, Doc: "y = x rounded to a format", Example: "format=e4m3",
 		Operands: []Operand{{Name: "x", Shape: "(n,)", Format: "f32"}},
 		Attrs:    []Attr{choiceAttr("format", "", "bf16", "f16", "e4m3", "e5m2", "e2m1", "e8m0")},
 		Outputs:  []Output{{"y", "(n,)", "format", ""}},
-		direct:   encode,
+		build:    encode,
 	},
 	{
-		Name: "decode", Doc: "y = the exact values of codes", Example: "format=e4m3",
+		Name: "decode", Kinds: []string{"decode"}, Doc: "y = the exact values of codes", Example: "format=e4m3",
 		Operands: []Operand{{Name: "x", Shape: "(n,)", Format: "format"}},
 		Attrs:    []Attr{choiceAttr("format", "", "bf16", "f16", "e4m3", "e5m2", "e2m1", "e8m0")},
 		Outputs:  []Output{{"y", "(n,)", "f32", ""}},
-		direct:   decode,
+		check:    checkDecode,
+		build:    decode,
 	},
 	{
 		Name: "quantize", Kinds: []string{"quantize"}, Doc: "x_row, x_col = x in a block-scaled format, with factors", Example: "format=mxfp8_e4m3 axis=both",

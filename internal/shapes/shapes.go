@@ -16,6 +16,13 @@ func (s Shape) Flops() float64 {
 	return 18 * float64(s.Tokens) * float64(s.TopK) * float64(s.Hidden) * float64(s.Intermediate)
 }
 
+// Saved returns the bytes that the backward pass of the layer in a 16-bit format needs of the forward pass at least,
+// without computing anything twice: of each row that an expert gets the input (H), the two halves of the first product
+// (2I) and their activation (I).
+func (s Shape) Saved() int64 {
+	return 2 * int64(s.Tokens) * int64(s.TopK) * int64(s.Hidden+3*s.Intermediate)
+}
+
 // All are the layers that are measured: a small one, and those of public models with the tokens of a step.
 var All = []Shape{
 	{"small", 8, 2, 1024, 2048, 512},

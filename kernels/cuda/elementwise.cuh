@@ -4,7 +4,8 @@
 #include "common.cuh"
 
 // each runs body over elements [0, n): N at a time and Unroll of those in flight, then the rest one at a time.
-// Body has a type State<W> for W elements; load(state, at) only reads, finish(state, at) computes and writes.
+// Body has a type State<W> for W elements; load(state, at) only reads, finish(state, at) computes and writes. The output may
+// be one of the operands, of equally wide elements (graph.InPlacer): no pointer is __restrict__, and nothing is read twice.
 template <int N, int Unroll, class Body> __device__ __forceinline__ void each(i64 n, const Body& body) {
     const i64 thread = (i64)blockIdx.x * blockDim.x + threadIdx.x, step = (i64)gridDim.x * blockDim.x;
     const i64 vectors = n / N;

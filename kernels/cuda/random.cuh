@@ -1,31 +1,14 @@
 // dropout: y = x / (1-p) with probability 1-p, else 0;  jitter: y = x * u, u uniform in [1-eps, 1+eps);
 // random_next: hands out key and counter and advances the counter. Launch: elementwise.cuh; random_next one thread.
 //
-// The numbers are Philox4x32-10 of (element/4, replay, node), the same bits as on the host. Source: Salmon et al.,
-// Parallel Random Numbers: As Easy as 1, 2, 3, 2011.
+// The numbers are Philox4x32-10 of (element/4, replay, node), the same bits as on the host.
 #include "elementwise.cuh"
-
-// philox makes four random words of a key and a counter of 128 bits.
-__device__ __forceinline__ uint4 philox(u64 key, u64 c01, u32 c2, u32 c3) {
-    u32 k0 = (u32)key, k1 = (u32)(key >> 32), c0 = (u32)c01, c1 = (u32)(c01 >> 32);
-#pragma unroll
-    for (int round = 0; round < 10; round++) {
-        const u64 a = (u64)0xD2511F53u * c0, b = (u64)0xCD9E8D57u * c2;
-        c0 = (u32)(b >> 32) ^ c1 ^ k0;
-        c1 = (u32)b;
-        c2 = (u32)(a >> 32) ^ c3 ^ k1;
-        c3 = (u32)a;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    return make_uint4(c0, c1, c2, c3);
-}
+#include "philox.cuh"
 
 template <bool Jitter> struct RandomScale {
     void* y;
     const void* x;
-    u64 key, replay;
-    u32 salt;
+    Draw draw;
     float p, keep; // keep is 1/(1-p)
     template <int W> using State = Pack<Params::XType, W>;
 
@@ -39,7 +22,7 @@ template <bool Jitter> struct RandomScale {
         float out[W];
 #pragma unroll
         for (int i = 0; i < W; i += 4) {
-            const uint4 four = philox(key, (u64)(at + i) / 4, (u32)replay, salt ^ (u32)(replay >> 32) * 0x9E3779B9u);
+            const uint4 four = draw.four((u64)(at + i) / 4);
             if constexpr (W == 1) {
                 const int lane = (int)(at % 4);
                 out[0] = s.get(0) * factor(lane == 0 ? four.x : lane == 1 ? four.y : lane == 2 ? four.z : four.w);
@@ -59,7 +42,7 @@ template <bool Jitter> struct RandomScale {
 template <bool Jitter>
 __device__ __forceinline__ void scale_at_random(void* y, const void* x, const u64* draw, const int* count, i64 capacity, i64 width, u32 salt,
                                                 float p, float keep) {
-    const RandomScale<Jitter> body{y, x, draw[0], draw[1], salt, p, keep};
+    const RandomScale<Jitter> body{y, x, {draw[0], draw[1], salt}, p, keep};
     each<narrow_vector<Params::XType>(), 2>(rows_in_use(count, capacity) * width, body);
 }
 

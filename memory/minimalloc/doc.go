@@ -7,7 +7,7 @@
 //	lower       also start, begin: first time at which the buffer is alive
 //	upper       first time at which it is not any more; a column end holds the last time at which it is
 //	size        bytes
-//	alignment   optional, a power of two
+//	alignment   optional, a power of two; empty: 1
 //	offset      optional: the buffer is fixed there; empty or below 0: it is free
 //	gaps        optional: "from-to from-to ...", times inside the lifetime at which it is not alive;
 //	            to is as in the column upper or end. A gap with a window ("from-to@low:high": only

@@ -1,10 +1,12 @@
 package minimalloc
 
 import (
+	"bufio"
 	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,15 +39,10 @@ type interval struct{ lower, upper int64 }
 // Read parses a file. Errors are of kind ErrFormat and name the line and the column; sizes and
 // alignments are left to memory.Solve to judge.
 func Read(r io.Reader) (*File, error) {
-	records, err := csv.NewReader(r).ReadAll()
+	f, lines, err := readRows(r)
 	if err != nil {
-		return nil, fmt.Errorf("minimalloc: %w: %w", ErrFormat, err)
+		return nil, err
 	}
-	if len(records) == 0 {
-		return nil, fmt.Errorf("minimalloc: no header row: %w", ErrFormat)
-	}
-	f := &File{header: records[0], rows: records[1:]}
-	f.header[0] = strings.TrimPrefix(f.header[0], "\ufeff") // a mark that some editors put first
 	column := map[string]int{}
 	inclusive := int64(0)
 	for i, title := range f.header {
@@ -70,7 +67,7 @@ func Read(r io.Reader) (*File, error) {
 	lives := make([][]interval, len(f.rows)) // of each buffer, ascending
 	for i, row := range f.rows {
 		if lives[i], err = f.add(row, column, inclusive); err != nil {
-			return nil, fmt.Errorf("minimalloc: line %d: %w", i+2, err)
+			return nil, fmt.Errorf("minimalloc: line %d: %w", lines[i], err)
 		}
 	}
 	f.Problem.Conflicts, err = relate(lives)
@@ -81,11 +78,38 @@ func Read(r io.Reader) (*File, error) {
 	return f, nil
 }
 
+// readRows reads the header and the rows, with the lines on which these begin.
+func readRows(r io.Reader) (f *File, lines []int, err error) {
+	text := bufio.NewReader(r)
+	const mark = "\ufeff" // that some editors put first
+	if first, _ := text.Peek(len(mark)); string(first) == mark {
+		_, _ = text.Discard(len(mark))
+	}
+	table := csv.NewReader(text)
+	f = &File{}
+	for {
+		row, err := table.Read()
+		switch {
+		case err == io.EOF && f.header == nil:
+			return nil, nil, fmt.Errorf("minimalloc: no header row: %w", ErrFormat)
+		case err == io.EOF:
+			return f, lines, nil
+		case err != nil:
+			return nil, nil, fmt.Errorf("minimalloc: %w: %w", ErrFormat, err)
+		case f.header == nil:
+			f.header = row
+		default:
+			line, _ := table.FieldPos(0)
+			f.rows, lines = append(f.rows, row), append(lines, line)
+		}
+	}
+}
+
 // add appends the buffer of a row and returns when it is alive.
 func (f *File) add(row []string, column map[string]int, inclusive int64) ([]interval, error) {
 	number := func(name string, absent int64) (int64, error) {
 		i, ok := column[name]
-		if !ok || strings.TrimSpace(row[i]) == "" && name == "offset" {
+		if optional := name == "offset" || name == "alignment"; !ok || optional && strings.TrimSpace(row[i]) == "" {
 			return absent, nil
 		}
 		x, err := strconv.ParseInt(strings.TrimSpace(row[i]), 10, 64)
@@ -101,6 +125,9 @@ func (f *File) add(row []string, column map[string]int, inclusive int64) ([]inte
 	offset, err5 := number("offset", -1)
 	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		return nil, err
+	}
+	if upper > math.MaxInt64-inclusive {
+		return nil, fmt.Errorf("column \"end\": got %d, want less: %w", upper, ErrFormat)
 	}
 	upper += inclusive
 	if upper < lower {
@@ -124,10 +151,11 @@ func cutGaps(life interval, text string, inclusive int64) ([]interval, error) {
 	pieces := []interval{life}
 	for _, gap := range strings.Fields(text) {
 		times, _, window := strings.Cut(gap, "@")
-		from, to, ok := strings.Cut(times, "-")
-		lower, err1 := strconv.ParseInt(from, 10, 64)
+		sign := len(times) - len(strings.TrimPrefix(times, "-")) // times may be below 0
+		from, to, ok := strings.Cut(times[sign:], "-")
+		lower, err1 := strconv.ParseInt(times[:sign]+from, 10, 64)
 		upper, err2 := strconv.ParseInt(to, 10, 64)
-		if !ok || err1 != nil || err2 != nil || upper+inclusive < lower {
+		if !ok || err1 != nil || err2 != nil || upper > math.MaxInt64-inclusive || upper+inclusive < lower {
 			return nil, fmt.Errorf("column \"gaps\": got %q, want from-to or from-to@low:high: %w", gap, ErrFormat)
 		}
 		if window {

@@ -50,6 +50,9 @@ func TestRead_Variants(t *testing.T) {
 		{"gap too short", "id,lower,upper,size,gaps\na,0,9,1,3-5\nb,3,6,1,\n", true},
 		{"gap with an inclusive end", "id,start,end,size,gaps\na,0,9,1,1-2 3-5\nb,3,5,1,\n", false},
 		{"window is no gap", "id,lower,upper,size,gaps\na,0,9,1,3-6@0:1\nb,3,6,1,\n", true},
+		{"no alignment", "id,lower,upper,size,alignment\na,0,9,1,\nb,3,6,1,8\n", true},
+		{"gap below 0", "id,lower,upper,size,gaps\na,-9,9,1,-6--3 -2-0\nb,-6,-3,1,\n", false},
+		{"a mark before quotes", "\ufeff\"id\",lower,upper,size\na,0,9,1\nb,3,6,1\n", true},
 		{"free offset", "id,lower,upper,size,offset\na,0,9,1,\nb,3,6,1,-1\n", true},
 	} {
 		f, err := Read(strings.NewReader(c.text))
@@ -77,10 +80,17 @@ func TestRead_Refuses(t *testing.T) {
 		"id,lower,upper,size\na,0,1,99999999999999999999\n",
 		"id,lower,upper,size,gaps\na,0,9,1,3\n",
 		"id,lower,upper,size,gaps\na,0,9,1,6-3\n",
+		"id,lower,upper,size,gaps\na,0,9,1,--3\n",
+		"id,lower,end,size\na,0,9223372036854775807,1\n",
+		"id,lower,end,size,gaps\na,0,9,1,3-9223372036854775807\n",
 	} {
 		if _, err := Read(strings.NewReader(text)); !errors.Is(err, ErrFormat) {
 			t.Errorf("%q: got %v, want ErrFormat", text, err)
 		}
+	}
+	const blank = "\n\nid,lower,upper,size\n\n\"a\nb\",0,1,1\n\nc,0,x,1\n"
+	if _, err := Read(strings.NewReader(blank)); err == nil || !strings.Contains(err.Error(), "line 8: ") {
+		t.Errorf("got %v, want line 8 named", err)
 	}
 	f, err := Read(strings.NewReader("id,lower,upper,size\na,0,1,1\n"))
 	if err != nil {

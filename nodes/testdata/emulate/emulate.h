@@ -267,6 +267,21 @@ inline unsigned __float_as_uint(float x) { unsigned u; memcpy(&u, &x, 4); return
 inline float __uint_as_float(unsigned u) { float x; memcpy(&x, &u, 4); return x; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline unsigned __byte_perm(unsigned a, unsigned b, unsigned pick) {
+    const uint64_t both = uint64_t{b} << 32 | a;
+    unsigned r = 0;
+    for (int i = 0; i < 4; i++) r |= unsigned(both >> (8 * (pick >> (4 * i) & 7)) & 0xff) << (8 * i);
+    return r;
+}
+inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned n) { return unsigned((uint64_t{high} << 32 | low) << (n & 31) >> 32); }
+inline unsigned __vmaxu2(unsigned a, unsigned b) {
+    const unsigned high = std::max(a >> 16, b >> 16), low = std::max(a & 0xffff, b & 0xffff);
+    return high << 16 | low;
+}
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 inline unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
 template <class T>
 T atomicMax(T* p, T v) { T old = *p; *p = old > v ? old : v; return old; }

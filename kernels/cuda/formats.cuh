@@ -1,0 +1,197 @@
+// Formats of 8 and 4 bits: conversion from and to float, exact, subnormals included, by integers and one addition, so
+// that every architecture gives the same bits (contracts, section 2). A NaN becomes the canonical code; what is too
+// large, Inf too, becomes the largest value. e2m1 codes are the low nibble of a byte, or lie two a byte.
+#pragma once
+#include "common.cuh"
+
+struct e4m3 { u8 bits; };
+struct e5m2 { u8 bits; };
+struct e2m1 { u8 bits; };
+struct e8m0 { u8 bits; };
+
+constexpr u32 kSign = 0x80000000u, kInf = 0x7f800000u, kQuietNaN = 0x7fc00000u; // of a float
+
+// NarrowFormat are the constants of a signed format; bits are those of floats.
+template <class T> struct NarrowFormat;
+template <> struct NarrowFormat<e4m3> {
+    static constexpr int kBits = 8, kMantissa = 3, kMinExp = -6, kBias = 7;
+    static constexpr u32 kTop = 0x43e00000u, kNaN = 0x7f; // 448
+    static constexpr float kRcp = (float)(1.0 / 448);     // of the largest value, as float
+};
+template <> struct NarrowFormat<e5m2> {
+    static constexpr int kBits = 8, kMantissa = 2, kMinExp = -14, kBias = 15;
+    static constexpr u32 kTop = 0x47600000u, kNaN = 0x7f; // 57344
+    static constexpr float kRcp = (float)(1.0 / 57344);
+};
+template <> struct NarrowFormat<e2m1> {
+    static constexpr int kBits = 4, kMantissa = 1, kMinExp = 0, kBias = 1;
+    static constexpr u32 kTop = 0x40c00000u, kNaN = 7; // 6; there is no NaN
+    static constexpr float kRcp = (float)(1.0 / 6);
+};
+
+__device__ __forceinline__ u32 magnitude(float x) { return __float_as_uint(x) & ~kSign; }
+__device__ __forceinline__ u32 larger(u32 a, u32 b) { return a > b ? a : b; }
+__device__ __forceinline__ u32 smaller(u32 a, u32 b) { return a < b ? a : b; }
+
+// power_of_two is 2^n, n from -126 to 127, and kMinNormal the smallest normal number of a format.
+__host__ __device__ constexpr float power_of_two(int n) {
+    float x = 1;
+    for (int i = 0; i < n; i++) x *= 2;
+    for (int i = 0; i > n; i--) x /= 2;
+    return x;
+}
+template <class T> constexpr float kMinNormal = power_of_two(NarrowFormat<T>::kMinExp);
+
+// narrow_top returns the code without sign of a magnitude up to kTop, in the upper bits of a word, below room for the sign.
+//
+// The magnitude is added to 2^23 units, a unit being the last place of the format at the magnitude's exponent (of the
+// smallest normal below that), so that the addition's own rounding takes what the format cannot hold. Taken off again, they
+// leave a number of the format, whose bits are the code once exponents begin where the format's do. kShort: the magnitude
+// has at most 12 significant bits where it is not below every code; then as many units times the magnitude itself are as
+// good, being an even number of units too. All operations are exact but the one addition.
+template <class T, bool kShort = false> __device__ __forceinline__ u32 narrow_top(float mag) {
+    using N = NarrowFormat<T>;
+    constexpr float kUnits = power_of_two(23 - N::kMantissa), kScale = power_of_two(N::kBias - 127);
+    float a = fmaxf(mag, kMinNormal<T>);
+    if constexpr (!kShort) a = __uint_as_float(__float_as_uint(a) & kInf);
+    const float rounded = __fmaf_rn(a, -kUnits, __fmaf_rn(a, kUnits, mag));
+    return __float_as_uint(__fmul_rn(rounded, kScale)) << (9 - N::kBits + N::kMantissa);
+}
+
+// saturated is the magnitude, at most kTop. A NaN is kTop.
+template <class T> __device__ __forceinline__ float saturated(float x) { return fminf(fabsf(x), __uint_as_float(NarrowFormat<T>::kTop)); }
+
+// encode_finite is the code of x that is no NaN.
+template <class T> __device__ __forceinline__ u32 encode_finite(float x) {
+    return (narrow_top<T>(saturated<T>(x)) | (__float_as_uint(x) & kSign)) >> (32 - NarrowFormat<T>::kBits);
+}
+
+// bytes_of joins byte number at of four words.
+__device__ __forceinline__ u32 bytes_of(u32 a, u32 b, u32 c, u32 d, u32 at) {
+    const u32 pick = at | (4 + at) << 4;
+    return __byte_perm(__byte_perm(a, b, pick), __byte_perm(c, d, pick), 0x5410);
+}
+
+// encode_short makes four codes of 8 bits of magnitudes up to kTop that are short (narrow_top), with the signs that signs
+// has in the same places.
+template <class T> __device__ __forceinline__ u32 encode_short(const float (&mag)[4], u32 signs) {
+    u32 top[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) top[i] = narrow_top<T, true>(mag[i]);
+    return bytes_of(top[0], top[1], top[2], top[3], 3) | (signs & 0x80808080u);
+}
+
+template <class T> __device__ __forceinline__ u32 encode_narrow(float x) {
+    return magnitude(x) > kInf ? NarrowFormat<T>::kNaN : encode_finite<T>(x);
+}
+
+template <> __device__ __forceinline__ e4m3 from_float<e4m3>(float x) { return e4m3{(u8)encode_narrow<e4m3>(x)}; }
+template <> __device__ __forceinline__ e5m2 from_float<e5m2>(float x) { return e5m2{(u8)encode_narrow<e5m2>(x)}; }
+template <> __device__ __forceinline__ e2m1 from_float<e2m1>(float x) { return e2m1{(u8)encode_narrow<e2m1>(x)}; }
+
+// e8m0 holds a power of two: the magnitude rounded up, within codes 0 (2^-127, zero too) and 254.
+template <> __device__ __forceinline__ e8m0 from_float<e8m0>(float x) {
+    const u32 mag = magnitude(x), up = (mag + 0x7fffffu) >> 23;
+    const u32 code = mag <= 0x00400000u ? 0 : smaller(up, 254);
+    return e8m0{(u8)(mag > kInf ? 0xffu : code)};
+}
+
+// decode_narrow puts exponent and mantissa where a float has them, which is the value times a power of two in subnormals
+// too, and multiplies by its inverse; the product is exact and no subnormal.
+template <class T> __device__ __forceinline__ float decode_narrow(u32 code) {
+    using N = NarrowFormat<T>;
+    constexpr u32 kHalf = 1u << (N::kBits - 1);
+    constexpr float kScale = N::kBias == 1 ? 0x1p126f : N::kBias == 7 ? 0x1p120f : 0x1p112f; // 2^(127-bias)
+    const u32 sign = (code & kHalf) << (32 - N::kBits), mag = code & (kHalf - 1);
+    const float value = __fmul_rn(__uint_as_float(mag << (23 - N::kMantissa)), kScale);
+    return __uint_as_float(sign | __float_as_uint(value));
+}
+
+__device__ __forceinline__ float to_float(e2m1 x) { return decode_narrow<e2m1>(x.bits & 15u); }
+__device__ __forceinline__ float to_float(e4m3 x) {
+    if ((x.bits & 0x7fu) == 0x7f) return __uint_as_float(kQuietNaN | (u32)(x.bits & 0x80u) << 24);
+    return decode_narrow<e4m3>(x.bits);
+}
+__device__ __forceinline__ float to_float(e5m2 x) {
+    const u32 mag = x.bits & 0x7fu;
+    if (mag >= 0x7c) return __uint_as_float((mag == 0x7c ? kInf : kQuietNaN) | (u32)(x.bits & 0x80u) << 24);
+    return decode_narrow<e5m2>(x.bits);
+}
+__device__ __forceinline__ float to_float(e8m0 x) {
+    const u32 code = x.bits;
+    return __uint_as_float(code == 0xff ? kQuietNaN : code == 0 ? 0x00400000u : code << 23);
+}
+
+// code_bits is the size of a code, in bits.
+template <class T> __host__ __device__ constexpr int code_bits() { return 8 * sizeof(T); }
+template <> __host__ __device__ constexpr int code_bits<e2m1>() { return 4; }
+
+// Codes is N consecutive codes of T as they lie in memory, a whole number of bytes; an address is a multiple of min(16,
+// their size).
+template <class T, int N> struct Codes {
+    static constexpr int kBits = code_bits<T>(), kBytes = N * kBits / 8, kUnit = kBytes < 16 ? kBytes : 16, kUnits = kBytes / kUnit;
+    static constexpr int kPerWord = 32 / kBits, kWords = (kBytes + 3) / 4;
+    union {
+        Unit<kUnit> unit[kUnits];
+        u32 word[kWords];
+    };
+
+    // Element at of base, the first of a byte.
+    static __device__ __forceinline__ i64 byte(i64 at) { return kBits == 4 ? at / 2 : at * (kBits / 8); }
+    __device__ __forceinline__ void load(const void* base, i64 at) {
+        const Unit<kUnit>* p = (const Unit<kUnit>*)((const char*)base + byte(at));
+#pragma unroll
+        for (int i = 0; i < kUnits; i++) unit[i] = p[i];
+    }
+    __device__ __forceinline__ void store(void* base, i64 at) const {
+        Unit<kUnit>* p = (Unit<kUnit>*)((char*)base + byte(at));
+#pragma unroll
+        for (int i = 0; i < kUnits; i++) p[i] = unit[i];
+    }
+    __device__ __forceinline__ u32 code(int i) const { return word[i / kPerWord] >> (i % kPerWord * kBits) & ((1u << kBits) - 1); }
+    __device__ __forceinline__ float get(int i) const { return to_float(T{(u8)code(i)}); }
+    // put_finite takes numbers that are no NaN.
+    __device__ __forceinline__ void put_finite(const float (&x)[N]) {
+        if constexpr (N % kPerWord == 0) {
+            u32 top[N];
+#pragma unroll
+            for (int i = 0; i < N; i++) top[i] = narrow_top<T>(saturated<T>(x[i]));
+#pragma unroll
+            for (int w = 0; w < kWords; w++) word[w] = joined(top + w * kPerWord, x + w * kPerWord);
+        } else {
+            put_by([&](int i) { return encode_finite<T>(x[i]); });
+        }
+    }
+    // mark_nans makes what put_finite took for numbers the canonical code.
+    __device__ __forceinline__ void mark_nans(const float (&x)[N]) {
+        constexpr u32 kCode = (1u << kBits) - 1;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            const int shift = i % kPerWord * kBits;
+            if (magnitude(x[i]) > kInf) word[i / kPerWord] = (word[i / kPerWord] & ~(kCode << shift)) | NarrowFormat<T>::kNaN << shift;
+        }
+    }
+    __device__ __forceinline__ void put(const float (&x)[N]) {
+        put_by([&](int i) { return (u32)from_float<T>(x[i]).bits; });
+    }
+
+private:
+    // joined makes a word of codes in the upper bits of words, and of the signs of x.
+    static __device__ __forceinline__ u32 joined(const u32* top, const float* x) {
+        if constexpr (kBits == 8) {
+            const u32 signs = bytes_of(__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]), __float_as_uint(x[3]), 3);
+            return bytes_of(top[0], top[1], top[2], top[3], 3) | (signs & 0x80808080u);
+        } else {
+            u32 codes = 0;
+#pragma unroll
+            for (int i = 7; i >= 0; i--) codes = __funnelshift_l(top[i] | (__float_as_uint(x[i]) & kSign), codes, 4);
+            return codes;
+        }
+    }
+    template <class F> __device__ __forceinline__ void put_by(const F& f) {
+#pragma unroll
+        for (int w = 0; w < kWords; w++) word[w] = 0;
+#pragma unroll
+        for (int i = 0; i < N; i++) word[i / kPerWord] |= f(i) << (i % kPerWord * kBits);
+    }
+};

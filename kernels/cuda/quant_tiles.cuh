@@ -1,0 +1,120 @@
+// The tiles of 128 rows by 128 columns that Quantize takes its matrices in: whole blocks of numbers and of factors in both
+// axes, for the alignment of groups is 128 or 256. Every tile of the capacity has its turn, those that no rows fall into
+// too, because the factors that stand for them are zeros.
+//
+// A matrix is (Rows,Cols), or one of Batches of them; with Params::Groups its rows are those of groups.
+#pragma once
+#include "block_scale.cuh"
+#include "tile.cuh"
+
+constexpr int kSide = 128;
+constexpr int kVec = Params::Vec;
+constexpr int kSub = kSide / kVec / kFactorCols; // blocks of factors along a side of a tile
+constexpr int kThreads = 256, kLine = kSide / 8; // threads of a thread block, and those that share a row, 8 columns each
+constexpr int kLines = kThreads / kLine;                     // rows that a thread block takes at a time
+constexpr int kTurns = kSide / kLines;
+constexpr bool kVector = Params::Vector; // rows are multiples of 8 columns
+
+using X = Params::XType;
+constexpr int kHeld = sizeof(X) == 2 ? kTurns : kTurns / 2; // turns whose loads are in flight at once
+
+// load_eight loads n columns, 0 to 8; the others are zero.
+__device__ __forceinline__ void load_eight(Pack<X, 8>& p, const void* x, i64 at, int n) {
+    constexpr int kWords = Pack<X, 8>::kBytes / 4;
+#pragma unroll
+    for (int i = 0; i < kWords; i++) p.word[i] = 0;
+    if constexpr (kVector) {
+        if (n > 0) p.load(x, at);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            if (i >= n) continue;
+            if constexpr (sizeof(X) == 2)
+                p.word[i / 2] |= (u32)((const u16*)x)[at + i] << (i % 2 * 16);
+            else
+                p.word[i] = ((const u32*)x)[at + i];
+        }
+    }
+}
+
+struct QuantTile {
+    int owner;        // group, or batch
+    int batch;        // 0 with groups
+    i64 row;          // the first, in its matrix
+    int mid, last;    // rows: those before mid are real, others before last are padding, the rest is not there
+    int col, cols;    // the first column, and how many there are
+    i64 row_sf, col_sf; // the first byte of its row factors and of its column factors
+    int row_subs, col_subs; // how many blocks of factors it has of each
+};
+
+// QuantTiles knows the tiles of one launch. All threads of the block make it.
+struct QuantTiles {
+    static constexpr int kGroups = Params::Groups > 0 ? Params::Groups : 1;
+    i64 rows, in_use;
+    int cols, across, batches;
+    i64 down, row_blocks, col_blocks; // tiles down a matrix; blocks of factors along a row, and along a column
+    Groups<kGroups>& groups;          // shared
+
+    __device__ __forceinline__ QuantTiles(Groups<kGroups>& g, const int* offsets, const int* counts, const int* count, i64 rows, int cols, int batches)
+        : rows(rows), cols(cols), batches(batches), groups(g) {
+        across = ceil_div(cols, kSide);
+        down = div_up(rows, kSide);
+        row_blocks = div_up(ceil_div(cols, kVec), kFactorCols);
+        col_blocks = div_up(div_up(rows, kVec), kFactorCols);
+        in_use = rows_in_use(count, rows);
+        if constexpr (Params::Groups > 0) {
+            groups.template read<kSide>(offsets, counts, (int)in_use, Params::Align);
+            in_use = groups.end[kGroups - 1];
+        }
+    }
+
+    __device__ __forceinline__ i64 count() const { return batches * down * across; }
+
+    __device__ __forceinline__ QuantTile at(i64 index) const {
+        QuantTile t;
+        const i64 line = index / across; // of tiles
+        const int c = (int)(index - line * across);
+        t.batch = t.owner = (int)(line / down);
+        const i64 r = line - t.batch * down;
+        t.row = r * kSide;
+        t.col = c * kSide;
+        t.cols = min_of(kSide, cols - t.col);
+        const i64 left = in_use - t.row;
+        t.mid = t.last = (int)(left < 0 ? 0 : left < kSide ? left : kSide);
+        t.row_sf = (line * row_blocks + c * kSub) * kFactorBytes;
+        t.row_subs = min_of(kSub, (int)row_blocks - c * kSub);
+        t.col_sf = ((t.batch * (i64)across + c) * col_blocks + r * kSub) * kFactorBytes;
+        const i64 subs = col_blocks - r * kSub;
+        t.col_subs = subs < kSub ? (int)subs : kSub;
+        if constexpr (Params::Groups > 0) {
+            t.owner = t.last > 0 ? groups.find((int)r) : kGroups - 1;
+            if (t.last > 0) t.mid = groups.template at<kSide>(t.owner, (int)r).mid - (int)t.row;
+            if constexpr (Params::Discrete) t.col_sf = own_factors(t, c, r) * kFactorBytes;
+        }
+        return t;
+    }
+
+private:
+    // own_factors is the block where a tile's column factors begin if each group has a tensor of its own. They fill a prefix;
+    // the tiles that are not in use share the rest.
+    __device__ __forceinline__ i64 own_factors(const QuantTile& t, int c, i64 r) const {
+        if (t.last == 0) return (r * across + c) * kSub;
+        const i64 first = groups.tiles[t.owner], size = groups.tiles[t.owner + 1] - first;
+        return (first * across + c * size + r - first) * kSub;
+    }
+};
+
+// The norm of a group or batch: from is what NormKind (types.cuh) says, of owner or, with one for all, the first.
+__device__ __forceinline__ float norm_of(const void* from, int owner) {
+    constexpr int kKind = Params::Norm;
+    const int i = Params::NormEach ? owner : 0;
+    if constexpr (kKind == kNormAuto) {
+        const float top = __uint_as_float(((const u32*)from)[i]);
+        const float norm = __fdiv_rn(448.f * 6.f, top);
+        return Params::Unit || top == 0 || !(norm < __uint_as_float(kInf)) ? 1.f : norm;
+    } else if constexpr (kKind == kNormScale) {
+        return __fdiv_rn(1.f, ((const float*)from)[i]);
+    } else {
+        return kKind == kNormOne ? 1.f : ((const float*)from)[i];
+    }
+}
