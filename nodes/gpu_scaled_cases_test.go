@@ -220,3 +220,187 @@ func scaledExtremeCases() []gpuCase {
 	}
 	return all
 }
+
+func scaledGLUCases() []gpuCase {
+	var all []gpuCase
+	for i, f := range blockFormatsOnGPU {
+		layout := []Layout{LayoutInterleaved32, LayoutConcat, LayoutPairs}[i%3]
+		for j, s := range scaledGroupings {
+			n, k := 192, 160
+			if j == 2 {
+				n, k = 1088, 544
+			}
+			all = append(all, gpuCase{fmt.Sprintf("grouped_gemm_glu_quant/%s/%s/%s", f, layout, s.name), func(b *gpuGraph) {
+				b.tol = tolerance{sum: k, loose: 16}
+				c := b.scaledA(f, s, k, b.near(f))
+				alpha := b.give(b.g.Input("alpha", f32, c.e), []float32{0.01, -0.02, 0.005, 0.01})
+				o := GroupedGEMMGLU{A: c.a, PaddedOffsets: c.offsets, Counts: c.counts, Alpha: alpha, Prob: b.floats("prob", f32, c.m), Layout: layout, Alignment: s.align,
+					B:      Weights{Dense: b.codes("b", f, c.e, n, k), SF: b.factors("sfb", f, n, k, c.e, b.near(f))},
+					Scales: Scales{SFA: c.sfa, SFVec: f.Vec()}}
+				d := o.ApplyScaled()
+				b.out(d.D, d.Amax, d.C)
+				o.Bias, o.Activation = b.floats("bias", f32, c.e, n), Activation{Func: "geglu"}
+				if f == NVFP4 {
+					o.GlobalScaleA = b.floats("ga", f32, c.e)
+				}
+				d = o.ApplyScaled()
+				b.out(d.D)
+			}})
+		}
+	}
+	return all
+}
+
+func scaledDGLUCases() []gpuCase {
+	var all []gpuCase
+	for i, f := range blockFormatsOnGPU {
+		layout := []Layout{LayoutInterleaved32, LayoutConcat, LayoutPairs}[i%3]
+		for j, s := range scaledGroupings {
+			n, k := 96, 160
+			if j == 2 {
+				n, k = 544, 544
+			}
+			all = append(all, gpuCase{fmt.Sprintf("grouped_gemm_dglu_quant/%s/%s/%s", f, layout, s.name), func(b *gpuGraph) {
+				b.tol = tolerance{sum: max(k, 700), loose: 16}
+				c := b.scaledA(f, s, k, b.near(f))
+				o := GroupedGEMMdGLU{A: c.a, PaddedOffsets: c.offsets, Counts: c.counts, C: b.floats("c", bf16, c.m, 2*n), Prob: b.floats("prob", f32, c.m),
+					Alpha: b.give(b.g.Input("alpha", f32, c.e), []float32{0.01, -0.02, 0.005, 0.01}), Layout: layout, Alignment: s.align,
+					B:      Weights{Dense: b.codes("b", f, c.e, n, k), SF: b.factors("sfb", f, n, k, c.e, b.near(f))},
+					Scales: Scales{SFA: c.sfa, SFVec: f.Vec()}}
+				g := o.Apply()
+				b.out(g.DC, g.DProb, g.Amax, g.DBias, g.Act)
+			}})
+		}
+	}
+	return all
+}
+
+// tokenFactors are the factors of an operand of WGrad with so many rows: expert by expert, NaN where an expert has no tokens.
+func (b *gpuGraph) tokenFactors(name string, f BlockFormat, rows, m int, s gpuGrouping, code func(r, c int) uint8) *graph.Value {
+	total := dtype.FactorLayout{Rows: rows, Cols: dtype.FactorCols(m, f.Vec()), Batches: 1}
+	x, base := make([]uint8, total.Bytes()), 0
+	for i := range x {
+		x[i] = 0xff
+	}
+	for _, n := range s.counts {
+		l := dtype.FactorLayout{Rows: rows, Cols: dtype.FactorCols((n+s.align-1)/s.align*s.align, f.Vec()), Batches: 1}
+		for r := range rows {
+			for c := range dtype.FactorCols(n, f.Vec()) {
+				x[base+l.Index(0, r, c)] = code(r, c)
+			}
+		}
+		base += l.Bytes()
+	}
+	return b.give(b.g.Input(name, f.Factor(), total.Bytes()), x)
+}
+
+func scaledWGradCases() []gpuCase {
+	var all []gpuCase
+	add := func(name string, f BlockFormat, s gpuGrouping, h, n int, far bool, options ...WGrad) {
+		all = append(all, gpuCase{fmt.Sprintf("wgrad_quant/%s/%s", f, name), func(b *gpuGraph) {
+			b.tol = tolerance{sum: 1024, loose: 2}
+			offsets, counts, m := b.groups(s)
+			e := len(s.counts)
+			alpha := b.floats("alpha", f32, e)
+			rows := b.near(f)
+			if far { // a few rows of a, so that the rest is of another size
+				rows = func(r, c int) uint8 {
+					if r%16 == 3 {
+						return uint8(c % 3)
+					}
+					return 127
+				}
+			}
+			sfa, sfb := b.tokenFactors("sfa", f, h, m, s, rows), b.tokenFactors("sfb", f, n, m, s, b.near(f))
+			var ga, gb *graph.Value
+			if f == NVFP4 {
+				ga, gb = b.floats("ga", f32, e), b.floats("gb", f32, e)
+			}
+			a, at := b.codes("a", f, m, h), b.codes("at", f, h, m)
+			x, xt := b.codes("x", f, m, n), b.codes("xt", f, n, m)
+			b.spoilCodes(a, s)
+			b.spoilCodes(x, s)
+			for i, o := range options {
+				o.A, o.B = at, x
+				if o.AMajorM {
+					o.A = a
+				}
+				if o.BMajorK {
+					o.B = xt
+				}
+				o.SFA, o.SFB, o.SFVec, o.GlobalScaleA, o.GlobalScaleB = sfa, sfb, f.Vec(), ga, gb
+				o.Offsets, o.Counts, o.Alpha, o.Alignment = offsets, counts, alpha, s.align
+				if o.Into != nil {
+					o.Into = []*graph.Value{b.vars.State(fmt.Sprint("sum", i), f32, graph.Const(0.1), e, h, n)}
+					o.DType = f32
+				}
+				b.out(o.Apply()...)
+			}
+		}})
+	}
+	into := []*graph.Value{nil}
+	for _, f := range blockFormatsOnGPU {
+		for i, s := range scaledGroupings {
+			h, n := 208, 272
+			if i == 2 {
+				h, n = 2048, 1088
+			}
+			if f.Values() == dtype.E2M1 {
+				add(s.name, f, s, 224, 288, false, WGrad{BMajorK: true, DType: f32}, WGrad{BMajorK: true, Ragged: true}, WGrad{BMajorK: true, Into: into})
+				continue
+			}
+			add(s.name, f, s, h, n, false, WGrad{AMajorM: true, DType: f32}, WGrad{}, WGrad{AMajorM: true, BMajorK: true, Discrete: true}, WGrad{BMajorK: true, Ragged: true, Into: into})
+			if i == 1 {
+				add("extreme", f, s, h, n, true, WGrad{AMajorM: true, DType: f32}, WGrad{BMajorK: true, Into: into})
+			}
+		}
+	}
+	return all
+}
+
+// weightOnlyCases have weights alone in codes, along either axis.
+func weightOnlyCases() []gpuCase {
+	var all []gpuCase
+	for _, f := range blockFormatsOnGPU {
+		for _, dt := range gpuFormats {
+			if dt != bf16 && f != MXFP4 {
+				continue
+			}
+			for i, s := range gpuGroupings {
+				if i != 2 && f != MXFP4 {
+					continue
+				}
+				all = append(all, gpuCase{fmt.Sprintf("weight_only/%s/%s/%s", f, dt, s.name), func(b *gpuGraph) {
+					const n, k = 320, 224
+					b.tol = tolerance{sum: k, loose: 16}
+					offsets, counts, m := b.groups(s)
+					e := len(s.counts)
+					a, prob := b.floats("a", dt, m, k), b.floats("prob", f32, m)
+					alpha := b.give(b.g.Input("alpha", f32, e), []float32{0.1, -0.2, 0.1, 0.3, 0.1})
+					w := Weights{Dense: b.codes("w", f, e, n, k), SF: b.factors("sf", f, n, k, e, b.near(f)), WeightOnly: f}
+					t := Weights{Dense: b.codes("wt", f, e, k, n), SF: b.factors("sft", f, k, n, e, b.near(f)), WeightOnly: f, NMajor: true}
+					var parts Weights
+					parts.WeightOnly = f
+					for i := range e {
+						parts.Discrete = append(parts.Discrete, b.codes(fmt.Sprint("w.", i), f, n, k))
+						parts.DiscreteSF = append(parts.DiscreteSF, b.factors(fmt.Sprint("sf.", i), f, n, k, 1, b.near(f)))
+					}
+					for _, w := range []Weights{w, t, parts} {
+						o := GroupedGEMM{A: a, B: w, PaddedOffsets: offsets, Counts: counts, Alpha: alpha, Prob: prob, Alignment: s.align, CType: f32}
+						d, c := o.Apply()
+						b.out(d, c)
+						for _, layout := range []Layout{LayoutInterleaved32, LayoutConcat} {
+							o := GroupedGEMMGLU{A: a, B: w, PaddedOffsets: offsets, Counts: counts, Alpha: alpha, Prob: prob, Alignment: s.align, Layout: layout, CType: f32}
+							d, c := o.Apply()
+							b.out(d, c)
+						}
+						g := GroupedGEMMdGLU{A: a, B: w, C: b.floats(fmt.Sprint("c", len(b.outs)), dt, m, 2*n), PaddedOffsets: offsets, Counts: counts, Alpha: alpha, Prob: prob,
+							Alignment: s.align}.Apply()
+						b.out(g.DC, g.DProb, g.Amax, g.DBias)
+					}
+				}})
+			}
+		}
+	}
+	return all
+}

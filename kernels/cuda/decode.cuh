@@ -9,7 +9,7 @@
 #include "numeric.cuh"
 #include "types.cuh"
 
-template <Codes kCodes>
+template <CodeKind kCodes>
 struct CodeFormat {
     static constexpr int kBits = kCodes == kE2M1 ? 4 : 8;
     static constexpr int kChunk = 128 / kBits;  // codes of 16 bytes
@@ -22,7 +22,7 @@ struct CodeFormat {
 };
 
 // The value of one code, in the low bits.
-template <Codes kCodes>
+template <CodeKind kCodes>
 __device__ __forceinline__ float code_value(u32 code) {
     using F = CodeFormat<kCodes>;
     const u32 magnitude = code & F::kMagnitude, sign = (code >> (F::kBits - 1) & 1) << 31;
@@ -36,7 +36,7 @@ __device__ __forceinline__ float code_value(u32 code) {
     return __uint_as_float(v | sign);
 }
 
-template <Factors kFactors>
+template <FactorKind kFactors>
 __device__ __forceinline__ float factor_value(u32 code) {
     if constexpr (kFactors == kE4M3Factors) {
         return code_value<kE4M3>(code);
@@ -46,13 +46,13 @@ __device__ __forceinline__ float factor_value(u32 code) {
 }
 
 // The factor of code in both halves, as bf16.
-template <Factors kFactors>
+template <FactorKind kFactors>
 __device__ __forceinline__ u32 factor_pair(u32 code) {
     return (__float_as_uint(factor_value<kFactors>(code)) >> 16) * 0x00010001u;
 }
 
 // Bits 7 of the bytes are set where a word holds NaN or Inf; others are not to be looked at.
-template <Codes kCodes>
+template <CodeKind kCodes>
 __device__ __forceinline__ u32 specials(u32 word) {
     if constexpr (kCodes == kE4M3) {
         return (word & 0x7f7f7f7fu) + 0x01010101u;
@@ -61,7 +61,7 @@ __device__ __forceinline__ u32 specials(u32 word) {
 }
 
 // The values of two codes of 8 bits, in the upper bytes of the halves: specials aside.
-template <Codes kCodes>
+template <CodeKind kCodes>
 __device__ __forceinline__ u32 byte_pair(u32 codes) {
     using F = CodeFormat<kCodes>;
     constexpr int kDown = 1 + F::kMantissa;  // the mantissa's top goes from bit 7+kMantissa to bit 6
@@ -70,7 +70,7 @@ __device__ __forceinline__ u32 byte_pair(u32 codes) {
 }
 
 // Four codes of 8 bits, in order.
-template <Codes kCodes>
+template <CodeKind kCodes>
 __device__ __forceinline__ void decode_bytes(u32& first, u32& second, u32 word) {
     first = byte_pair<kCodes>(ptx::pick_bytes(word, 0, 0x1404));
     second = byte_pair<kCodes>(ptx::pick_bytes(word, 0, 0x3424));

@@ -18,8 +18,8 @@ struct ScaledGroupSpec {
 
     template <int kTile, int kWidth, bool kInner>
     struct Operand {
-        static constexpr Codes kCodes = P::CodesA;
-        static constexpr Factors kFactors = P::Format;
+        static constexpr CodeKind kCodes = P::CodesA;
+        static constexpr FactorKind kFactors = P::Format;
         static constexpr int kVec = P::Vec;
         static constexpr bool kAlongOuter = false, kOrdered = !P::RowsInnerA || !P::RowsInnerB, kOdd = CodeFormat<P::CodesA>::kBits == 4;
         static constexpr int kRows = kTile;

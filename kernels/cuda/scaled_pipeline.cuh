@@ -5,7 +5,7 @@
 // Tile and Epilogue as there; a(tile) and b(tile) give a CodeSource for codes.
 //
 // While block i is multiplied, block i+1 goes from its slot to the tiles of bf16, and a block kAhead on is copied. Steps:
-//   0-2   load the next step's fragments; copy quarters 1-3; decode a part; multiply
+//   0-2   load the next step's fragments; copy quarters 1-3; multiply; decode a part
 //   3     wait for the slots of block i+2, barrier, load the first fragments of block i+1, copy quarter 0, multiply
 // A slot of codes is free once it is decoded; one of a plain operand only when it is multiplied, so that copies then are one
 // block less ahead.
@@ -168,10 +168,10 @@ __device__ __forceinline__ void multiply_scaled(unsigned char* tiles, unsigned c
                     }
                     product.load(fragments[kNext % 2], left_of(), right_of(), kNext);
                     feeder.template issue<kNext>();
-                    if constexpr (kStep < 3) {
+                    Warp::multiply(acc, fragments[kStep % 2]);
+                    if constexpr (kStep < 3) {  // when the step's fragments no longer take registers
                         decode(number, after(slot), decoded + (tile == decoded ? kTileBytes : 0), half);
                     }
-                    Warp::multiply(acc, fragments[kStep % 2]);
                 });
             }
         }

@@ -18,8 +18,8 @@ struct ScaledRowSpec {
     static constexpr bool kTailed = P::K % Depth<T>::kBlock != 0;
     struct A {
         using T = typename P::AType;
-        static constexpr Codes kCodes = P::CodesA;
-        static constexpr Factors kFactors = P::Format;
+        static constexpr CodeKind kCodes = P::CodesA;
+        static constexpr FactorKind kFactors = P::Format;
         static constexpr int kVec = P::Vec;
         static constexpr bool kAlongOuter = false, kOrdered = false, kOdd = false;
         static constexpr int kRows = kTileM;
@@ -29,8 +29,8 @@ struct ScaledRowSpec {
     };
     struct B {
         using T = typename P::AType;
-        static constexpr Codes kCodes = P::CodesB;
-        static constexpr Factors kFactors = P::Format;
+        static constexpr CodeKind kCodes = P::CodesB;
+        static constexpr FactorKind kFactors = P::Format;
         static constexpr int kVec = P::Vec;
         static constexpr bool kAlongOuter = P::NMajor, kOrdered = P::CodesA == kNoCodes, kOdd = false;
         static constexpr int kRows = kTileN;

@@ -30,7 +30,7 @@ enum NormKind {
 };
 
 // How the elements of an operand of a matrix product are stored: as they are, or as codes with a factor a block.
-enum Codes {
+enum CodeKind {
     kNoCodes,
     kE4M3,
     kE5M2,
@@ -38,7 +38,7 @@ enum Codes {
 };
 
 // The format of the factors.
-enum Factors {
+enum FactorKind {
     kE8M0Factors,
     kE4M3Factors,
 };
