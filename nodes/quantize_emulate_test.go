@@ -162,7 +162,7 @@ func TestEmulate_Dequantize(t *testing.T) {
 				sf := bytesOf("sf", f.Factor(), func(i int) byte { return factor[i] }, len(factor))
 				m.run(t, e, dequantize{Format: f, Axis: axis, Y: to}, x, sf, nil)
 
-				for _, s := range [][]int{{130, 100}, {3, 40, 72}, {1, 41, 66}} {
+				for i, s := range [][]int{{130, 100}, {3, 40, 72}, {1, 41, 66}} {
 					r, c := s[len(s)-2], s[len(s)-1]
 					if axis == AlongCol {
 						r, c = c, r
@@ -171,11 +171,11 @@ func TestEmulate_Dequantize(t *testing.T) {
 					if len(s) == 3 {
 						l.Batches = s[0]
 					}
-					y := bytesOf("y", f.Values(), func(int) byte { return byte(m.rand.IntN(256)) }, s...)
-					sfy := bytesOf("sfy", f.Factor(), func(int) byte { return byte(m.rand.IntN(256)) }, l.Bytes())
+					y := bytesOf(fmt.Sprint("y", i), f.Values(), func(int) byte { return byte(m.rand.IntN(256)) }, s...)
+					sfy := bytesOf(fmt.Sprint("sfy", i), f.Factor(), func(int) byte { return byte(m.rand.IntN(256)) }, l.Bytes())
 					var scale *graph.Value
 					if f == NVFP4 && len(s) == 3 {
-						scale = m.value("scale", dtype.Float32, []float32{0.3, -7, 1e-9}[:s[0]], s[0])
+						scale = m.value(fmt.Sprint("scale", i), dtype.Float32, []float32{0.3, -7, 1e-9}[:s[0]], s[0])
 					}
 					m.run(t, e, dequantize{Format: f, Axis: axis, Y: to}, y, sfy, scale)
 				}
