@@ -22,12 +22,14 @@
 //  1. A file of its own: a comparable struct that implements [graph.Op], with the options as fields; the
 //     constructor; Gradient, if it is differentiable; Flops, if they matter.
 //  2. Its host code: Host, in the same file or in one with the suffix _host. InPlace, if an output may lie where an
-//     operand lies, on every device.
-//  3. graph.Register in the file's init, with one sentence on what it computes, and the reason where there is
+//     operand lies, on every device. CheckValues, if operands hold integers that have limits.
+//  3. Its launches on GPUs: CUDA, in a file with the suffix _cuda, its device code in kernels/cuda, and a case among the
+//     GPU cases, which hold it to the host code.
+//  4. graph.Register in the file's init, with one sentence on what it computes, and the reason where there is
 //     no gradient.
-//  4. Tests: shapes and refusals, host code against plain code, the gradient by checkGrads, which a test that
+//  5. Tests: shapes and refusals, host code against plain code, the gradient by checkGrads, which a test that
 //     walks the table of operators asks for.
-//  5. If the command line is to run it, its row in internal/runnode.
+//  6. If the command line is to run it, its row in internal/runnode.
 package nodes
 
 import _ "github.com/moegraph/moegraph/internal/host" // registers the device
