@@ -19,7 +19,7 @@ var (
 // gpuCases are the graphs that a GPU is held to: every operator, in its formats, over swept shapes.
 func gpuCases() []gpuCase {
 	var all []gpuCase
-	for _, f := range []func() []gpuCase{elementwiseCases, rowCases, lossCases, routerCases, routingCases, groupedGEMMCases, gluNodeCases, dgluCases, wgradCases, scaledGEMMCases, scaledLargeCases, scaledExtremeCases, scaledGLUCases, scaledDGLUCases, scaledWGradCases, weightOnlyCases, optimizerCases, layerCases, codecCases, quantizeCases, dequantizeCases} {
+	for _, f := range []func() []gpuCase{elementwiseCases, rowCases, lossCases, routerCases, routingCases, groupedGEMMCases, gluNodeCases, dgluCases, wgradCases, scaledGEMMCases, scaledLargeCases, scaledExtremeCases, scaledGLUCases, scaledDGLUCases, scaledWGradCases, scaledQuantizedCases, weightOnlyCases, optimizerCases, layerCases, codecCases, quantizeCases, dequantizeCases} {
 		all = append(all, f()...)
 	}
 	return all

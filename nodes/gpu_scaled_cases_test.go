@@ -404,3 +404,42 @@ func weightOnlyCases() []gpuCase {
 	}
 	return all
 }
+
+// scaledQuantizedCases have outputs in fp8 and fp4: of sums that are exact in any order byte by byte, others after decoding.
+func scaledQuantizedCases() []gpuCase {
+	var all []gpuCase
+	for _, dt := range []dtype.DType{dtype.E4M3, dtype.E5M2, dtype.E2M1} {
+		for i, s := range scaledGroupings {
+			of := quantizedFormat(dt, MXFP8)
+			all = append(all, gpuCase{fmt.Sprintf("grouped_gemm_quant/quantized/%s/%s", dt, s.name), func(b *gpuGraph) {
+				const n, k = 160, 96
+				c := b.scaledA(MXFP8, s, k, func(int, int) uint8 { return 127 })
+				w := Weights{Dense: b.codes("b", MXFP8, c.e, n, k), SF: b.factors("sfb", MXFP8, n, k, c.e, func(int, int) uint8 { return 128 })}
+				for _, x := range [][]uint8{b.dataOf(c.a), b.dataOf(w.Dense)} {
+					for i := range x {
+						x[i] = x[i]&0x80 | 0x38 + x[i]&3<<2 // 1, 1.5, 2, 3
+					}
+				}
+				b.spoilCodes(c.a, s)
+				norm := b.give(b.g.Input("norm", f32, 1), []float32{0.75})
+				o := GroupedGEMM{A: c.a, B: w, PaddedOffsets: c.offsets, Counts: c.counts, Prob: b.floats("prob", f32, c.m), Alignment: s.align, DType: dt,
+					Scales: Scales{SFA: c.sfa, NormConst: norm, DiscreteColSF: i%2 == 0}}
+				d := o.ApplyScaled()
+				b.out(d.D, d.DCol, d.SFDRow, d.SFDCol)
+			}}, gpuCase{fmt.Sprintf("grouped_gemm_glu_quant/quantized/%s/%s", dt, s.name), func(b *gpuGraph) {
+				const n, k = 192, 96
+				b.tol = tolerance{rough: 2e-2}
+				c := b.scaledA(MXFP8, s, k, b.near(MXFP8))
+				norm, alpha := b.give(b.g.Input("norm", f32, 1), []float32{0.75}), b.give(b.g.Input("alpha", f32, c.e), []float32{0.01, -0.02, 0.005, 0.01})
+				w := Weights{Dense: b.codes("b", MXFP8, c.e, n, k), SF: b.factors("sfb", MXFP8, n, k, c.e, b.near(MXFP8))}
+				prob, scales := b.floats("prob", f32, c.m), Scales{SFA: c.sfa, NormConst: norm}
+				d := GroupedGEMMGLU{A: c.a, B: w, PaddedOffsets: c.offsets, Counts: c.counts, Alpha: alpha, Prob: prob, Alignment: s.align, DType: dt, Scales: scales}.ApplyScaled()
+				b.out(Dequantize{X: d.D, SF: d.SFDRow, Format: of}.Apply(), d.C)
+				g := GroupedGEMMdGLU{A: c.a, B: w, C: b.floats("c", f32, c.m, 2*n), PaddedOffsets: c.offsets, Counts: c.counts, Alpha: alpha, Prob: prob,
+					Alignment: s.align, DType: dt, Scales: scales}.Apply()
+				b.out(Dequantize{X: g.DC, SF: g.SFDCRow, Format: of}.Apply(), g.DProb, g.Act)
+			}})
+		}
+	}
+	return all
+}

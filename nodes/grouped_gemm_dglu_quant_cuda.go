@@ -48,22 +48,33 @@ func scaledDGLUScratch(n *graph.Node, d graph.GPU, f BlockFormat, w weightKind, 
 	return dgluPartsOf(w.scaledScratchCUDA(), p.TileM, p.TileM/p.WarpM, p.E, shape[0], p.N, n.Out(dgluDProb) != nil, n.Out(dgluDBias) != nil, n.Out(dgluAmax) != nil).end
 }
 
-// CUDAScratch is addresses, the flag of extreme factors, and the parts of sums.
+// CUDAScratch is addresses, the flag of extreme factors, the parts of sums, and dC in float32 where it is quantized.
 func (o scaledDGLU) CUDAScratch(n *graph.Node, d graph.GPU) int64 {
 	values, _ := codesOf(n.In(gradDD))
 	f, err := o.Scaled.format(values, n.In(scaledDGLUSFA).DType())
 	if err != nil {
 		return 0
 	}
-	return scaledDGLUScratch(n, d, f, o.Weights, o.Launch, dtype.Invalid)
+	return scaledDGLUScratch(n, d, f, o.Weights, o.Launch, dtype.Invalid) + quantizedBytes(o.DC, n.In(gradC).Dim(0), n.In(gradC).Dim(1))
 }
 
 func (o scaledDGLU) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
-	if err := refuseQuantized("dc_dtype", o.DC); err != nil {
-		return nil, err
-	}
 	x := dgluCall(c, o.Scaled.formatOf(c.In[gradDD], c.In[scaledDGLUSFA]), o.Weights, o.Align, o.Launch)
 	b := c.In[scaledDGLUB:]
 	x.sfa, x.b, x.sfb, x.global = c.In[scaledDGLUSFA], b[:o.Weights.count()], b[o.Weights.count():], c.In[scaledDGLUGlobalA:scaledDGLUB]
-	return x.dglu(o.Act, o.Layout)
+	if !narrow(o.DC) {
+		return x.dglu(o.Act, o.Layout)
+	}
+	p, _, err := x.product()
+	if err != nil {
+		return nil, err
+	}
+	out := c.Out
+	parts := dgluPartsOf(o.Weights.scaledScratchCUDA(), p.TileM, p.TileM/p.WarpM, p.E, x.a.Shape[0], p.N, out[dgluDProb] != nil, out[dgluDBias] != nil, false)
+	q := x.quantized(o.DC, o.Scaled, 2*p.N, parts.end, c.In[scaledDGLUNorm], out[dgluDC], out[scaledSFDCRow], out[scaledDCCol], out[scaledSFDCCol],
+		c.In[gradProb], c.In[gradC], c.In[gradDD])
+	call := *c // with the float32 dC in the place of its codes
+	call.Out = append([]*graph.Tensor{q.d}, out[dgluDC+1:]...)
+	x.c = &call
+	return q.after(x.dglu(o.Act, o.Layout))
 }

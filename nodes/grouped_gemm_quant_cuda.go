@@ -5,24 +5,27 @@ import (
 	"github.com/moegraph/moegraph/graph"
 )
 
-// refuseQuantized refuses an output in fp8 or fp4.
-func refuseQuantized(operand string, dt dtype.DType) error {
-	if narrow(dt) {
-		return graph.Unsupported(operand, dt, "bf16, f16 or f32 on CUDA devices: quantizing epilogues are not there yet")
-	}
-	return nil
+// CUDAScratch is the addresses of discrete weights and factors, the flag of extreme factors, and D in float32 where it is
+// quantized.
+func (o scaledGEMM) CUDAScratch(n *graph.Node, _ graph.GPU) int64 {
+	return o.Weights.scaledScratchCUDA() + quantizedBytes(o.D, n.In(gemmA).Dim(0), o.Weights.width(n.In(scaledB)))
 }
 
-// CUDAScratch is the addresses of discrete weights and factors, and the flag of extreme factors.
-func (o scaledGEMM) CUDAScratch(*graph.Node, graph.GPU) int64 { return o.Weights.scaledScratchCUDA() }
-
 func (o scaledGEMM) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
-	if err := refuseQuantized("d_dtype", o.D); err != nil {
-		return nil, err
-	}
 	x := scaledRowsCall(c, o.Scaled, o.Weights, o.Align, o.Launch)
 	x.n, x.amax = scaledWidthCUDA(c, o.Weights), c.Out[scaledAmax]
+	if narrow(o.D) {
+		q := x.quantizedD(o.D, o.Scaled, x.n)
+		return q.after(x.plain(q.d, nil))
+	}
 	return x.plain(c.Out[scaledD], nil)
+}
+
+// quantizedD describes the D of scaledGEMM and scaledGLU, which has n columns.
+func (x scaledCall) quantizedD(dt dtype.DType, s scaledKind, n int) quantizedOutput {
+	in, out := x.c.In, x.c.Out
+	return x.quantized(dt, s, n, x.w.scaledScratchCUDA(), in[scaledNorm], out[scaledD], out[scaledSFDRow], out[scaledDCol], out[scaledSFDCol],
+		in[gemmProb], in[gemmA])
 }
 
 // scaledWidthCUDA is scaledWidth of the tensors of a KernelCall.
@@ -84,14 +87,17 @@ func (x scaledCall) plainArgs(d, cc *graph.Tensor) []any {
 }
 
 // CUDAScratch is that of scaledGEMM.
-func (o scaledGLU) CUDAScratch(*graph.Node, graph.GPU) int64 { return o.Weights.scaledScratchCUDA() }
+func (o scaledGLU) CUDAScratch(n *graph.Node, _ graph.GPU) int64 {
+	return o.Weights.scaledScratchCUDA() + quantizedBytes(o.D, n.In(gemmA).Dim(0), o.Weights.width(n.In(scaledB))/2)
+}
 
 func (o scaledGLU) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
-	if err := refuseQuantized("d_dtype", o.D); err != nil {
-		return nil, err
-	}
 	x := scaledRowsCall(c, o.Scaled, o.Weights, o.Align, o.Launch)
 	x.n, x.amax = scaledWidthCUDA(c, o.Weights), c.Out[scaledAmax]
+	if narrow(o.D) {
+		q := x.quantizedD(o.D, o.Scaled, x.n/2)
+		return q.after(x.glu(o.Layout, o.Act, q.d, c.Out[scaledC]))
+	}
 	return x.glu(o.Layout, o.Act, c.Out[scaledD], c.Out[scaledC])
 }
 

@@ -404,3 +404,35 @@ func (m *emulation) tokenFactors(name string, f BlockFormat, rows int, g groupin
 	m.data[v] = b
 	return v
 }
+
+// TestEmulate_QuantizedOutputs: bytes as the host's, from sums that are exact in any order.
+func TestEmulate_QuantizedOutputs(t *testing.T) {
+	e := newEmulator(t)
+	for _, dt := range []dtype.DType{dtype.E4M3, dtype.E2M1} {
+		t.Run(dt.String(), func(t *testing.T) {
+			m := newEmulation(59)
+			const n, k = 96, 64
+			offsets, counts := m.groups(scaledGroups, true)
+			one := func() byte { return 127 }
+			a, sfa := m.codes("a", dtype.E4M3, scaledGroups.m, k), m.factors("sfa", MXFP8, scaledGroups.m, k, 1, one)
+			w, b := m.scaledWeights("dense", MXFP8, 4, n, k, one)
+			for _, x := range [][]byte{m.data[a], m.data[b[0]]} {
+				for i := range x {
+					x[i] = x[i]&0x80 | 0x38 + x[i]&3<<2 // 1, 1.5, 2, 3
+				}
+			}
+			norm, prob := m.value("norm_const", dtype.Float32, []float32{0.75}, 1), m.normals("prob", dtype.Float32, scaledGroups.m)
+			m.padding(scaledGroups, true, a, prob)
+			op := scaledGEMM{Weights: w, Align: 128, D: dt, Scaled: scaledKind{DiscreteCol: dt == dtype.E4M3}}
+			m.run(t, e, op, append([]*graph.Value{a, offsets, counts, nil, prob, nil, sfa, norm, nil, nil}, b...)...)
+			if dt == dtype.E2M1 {
+				return
+			}
+			cc := m.normals("c", dtype.Float32, scaledGroups.m, 2*n)
+			m.padding(scaledGroups, true, cc)
+			m.want = func(i int) bool { return i == dgluDProb || i == dgluAct || i == scaledSFDCRow }
+			d := scaledDGLU{Act: defaultAct, Align: 128, DC: dt, ActType: dtype.Float32, Layout: LayoutConcat, Weights: w}
+			m.run(t, e, d, append([]*graph.Value{a, offsets, counts, prob, nil, cc, nil, sfa, norm, nil, nil}, b...)...)
+		})
+	}
+}
