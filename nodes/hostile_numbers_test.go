@@ -1,3 +1,5 @@
+//go:build gpu || emulate
+
 package nodes
 
 import (
