@@ -99,3 +99,29 @@ func TestGEMM_Launches(t *testing.T) {
 		}
 	}
 }
+
+// TestProductTile_Scaled: products of codes get a tile on every device, for large and for small layers, with the stages that a
+// block in decoding asks for.
+func TestProductTile_Scaled(t *testing.T) {
+	for _, d := range testGPUs {
+		for _, codes := range []codeBits{{8, 8, false}, {4, 4, false}, {0, 4, false}, {0, 4, true}, {0, 8, true}} {
+			for _, size := range [][3]int{{16384, 28672, 8}, {128, 64, 4}, {32768, 7168, 256}, {4096, 4096, MaxExperts}} {
+				s := productSize{dt: dtype.BFloat16, groups: size[2], m: size[0], n: size[1], perRows: true, codes: codes}
+				p, err := chooseTile(Launch{}, d, s)
+				must(t, err)
+				_, _, least := s.stages()
+				if p.Stages < least || p.SharedBytes > d.SharedBytes || p.Blocks*(p.SharedBytes+reservedShared) > d.SharedBytes+reservedShared {
+					t.Errorf("%+v on %d bytes: got %+v", s, d.SharedBytes, p)
+				}
+			}
+		}
+	}
+	// What H200's large layers get: the tile of plain products, with a stage less where codes have 8 bits.
+	for bits, want := range map[int]productTile{8: {256, 128, 64, 3, 8, 1, 209920}, 4: {256, 128, 64, 4, 8, 1, 187008}} {
+		got, err := chooseTile(Launch{}, testGPUs[0], productSize{dt: dtype.BFloat16, groups: 4, m: 65536, n: 28672, perRows: true, codes: codeBits{a: bits, b: bits}})
+		must(t, err)
+		if got != want {
+			t.Errorf("%d bits: got %+v, want %+v", bits, got, want)
+		}
+	}
+}
