@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/moegraph/moegraph/dtype"
 	"github.com/moegraph/moegraph/graph"
+	"github.com/moegraph/moegraph/internal/atomicfile"
 	"github.com/moegraph/moegraph/kernels"
 )
 
@@ -48,13 +50,19 @@ func newEmulator(t *testing.T) *emulator {
 	}
 	e.sources = filepath.Join(e.dir, hex.EncodeToString(h.Sum(nil))[:16])
 	must(t, os.MkdirAll(e.sources, 0o755))
+	texts := map[string][]byte{}
 	for _, name := range kernels.Embedded().Names() {
 		text, _ := kernels.Embedded().Text(name)
-		must(t, os.WriteFile(filepath.Join(e.sources, name), []byte(text), 0o644))
+		texts[name] = []byte(text)
 	}
 	for _, name := range []string{"emulate.h", "ptx.cuh", "main.cpp"} { // this ptx.cuh takes the place of the other
-		text, _ := os.ReadFile(filepath.Join("testdata/emulate", name))
-		must(t, os.WriteFile(filepath.Join(e.sources, name), text, 0o644))
+		texts[name], _ = os.ReadFile(filepath.Join("testdata/emulate", name))
+	}
+	for name, text := range texts { // whole files: another process may be compiling them
+		must(t, atomicfile.Write(filepath.Join(e.sources, name), func(w io.Writer) error {
+			_, err := w.Write(text)
+			return err
+		}))
 	}
 	e.main = e.build(t, "main.cpp", "main", "-ldl")
 	return e
