@@ -88,6 +88,19 @@ func (o *scaledOut) tile(w *graph.Worker, t, e, first, mid, last, col, nt int, d
 	}
 }
 
+// run returns the node's function: loop runs over the tiles of p, which it hands to tile.
+func (o *scaledOut) run(p *groupedProduct[float32], loop graph.Loop) func() error {
+	return func() error {
+		if err := p.read(); err != nil {
+			return err
+		}
+		o.begin()
+		loop.Run(p.groups.tiles()*p.cols, 1)
+		o.finish(p.cols)
+		return nil
+	}
+}
+
 // finish joins the tiles' maxima; cols is the number of tiles across.
 func (o *scaledOut) finish(cols int) {
 	if o.tops == nil {
@@ -144,15 +157,7 @@ func (o scaledGEMM) Host(c *graph.Call) func() error {
 			out.tile(w, t, e, first, mid, last, col, nt, d)
 		}
 	})
-	return func() error {
-		if err := p.read(); err != nil {
-			return err
-		}
-		out.begin()
-		loop.Run(p.groups.tiles()*p.cols, 1)
-		out.finish(p.cols)
-		return nil
-	}
+	return out.run(p, loop)
 }
 
 // times multiplies each element by f, rounded on its own.
@@ -212,13 +217,5 @@ func (o scaledGLU) Host(c *graph.Call) func() error {
 			}
 		}
 	})
-	return func() error {
-		if err := p.read(); err != nil {
-			return err
-		}
-		out.begin()
-		loop.Run(p.groups.tiles()*p.cols, 1)
-		out.finish(p.cols)
-		return nil
-	}
+	return out.run(p, loop)
 }

@@ -2,6 +2,7 @@
 // that a lane gets eight neighbouring columns of one row and reads and writes 16 bytes at once.
 #pragma once
 #include "pipeline.cuh"
+#include "tile.cuh"
 
 // A warp's stage: 16 rows of 64 floats. Eight columns stay together; their place depends on the row, and the halves of the
 // last four eights are swapped, so that neither side meets a bank twice.
@@ -30,6 +31,15 @@ struct Stage {
         v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
         v[4] = y.x, v[5] = y.y, v[6] = y.z, v[7] = y.w;
     }
+};
+
+// The shared memory of a product: the ring, a stage a warp, the groups.
+template <class Spec, int kGroups, int kSlots = Spec::kStages>
+struct ProductSmem {
+    using S = Shape<Spec>;
+    alignas(128) unsigned char slots[kSlots * S::kSlotBytes];
+    Stage stages[S::kThreads / 32];
+    Groups<kGroups> groups;
 };
 
 // Calls body(i, row) for rows [16i, 16i+16) of the accumulators times factor, with kLanes lanes a row, each with eight of its

@@ -86,12 +86,7 @@ private:
 };
 
 template <class P>
-struct GroupSmem {
-    using S = Shape<GroupSpec<P>>;
-    alignas(128) unsigned char slots[P::Stages][S::kSlotBytes];
-    Stage stages[S::kThreads / 32];
-    Groups<P::E> groups;
-};
+using GroupSmem = ProductSmem<GroupSpec<P>, P::E>;
 
 // out_g = alpha[g] * sum (+ bias) (+ out_g with Accumulate), rounded once.
 //

@@ -13,5 +13,5 @@ extern "C" __global__ void __launch_bounds__(Shape<GroupSpec<Params>>::kThreads,
     smem.groups.split(rows_in_use(capacity, rows_a), Shape<GroupSpec<Params>>::kBlock);
     const GroupWork<Params> work{smem.groups, a, b, capacity};
     GroupEpilogue<Params> epilogue{smem.stages, nullptr, bias, y};
-    multiply_tiles<GroupSpec<Params>>(&smem.slots[0][0], work, epilogue);
+    multiply_tiles<GroupSpec<Params>>(smem.slots, work, epilogue);
 }

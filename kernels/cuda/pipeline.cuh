@@ -24,54 +24,26 @@ struct Shape {
     static_assert(Spec::kStages >= 2, "a slot is filled while another is read");
 };
 
-// Fills the ring. Quarters of a block are issued one by one, in order.
-template <class Spec, class Work>
-struct Feeder {
-    using S = Shape<Spec>;
-    using LoaderA = Loader<typename Spec::A, S::kThreads, Spec::kTailed>;
-    using LoaderB = Loader<typename Spec::B, S::kThreads, Spec::kTailed>;
-    static_assert(LoaderA::kPasses % 4 == 0 && LoaderB::kPasses % 4 == 0, "quarters of whole passes");
-
+// Where the copies of a thread block are: in the reduction of one of its tiles. A and B: start(source), advance().
+template <class Work, class A, class B>
+struct TileReader {
     const Work& work;
-    LoaderA a;
-    LoaderB b;
+    A a;
+    B b;
     int next, left;  // the tile after the current one; what remains of the current reduction, 0 when all work is done
-    u32 last;        // the last slot
-    u32 to_a, to_b;  // where this thread's first copies of the next block go
 
-    __device__ __forceinline__ Feeder(const Work& w, u32 slots)
-        : work(w), next(blockIdx.x), last(slots + (Spec::kStages - 1) * S::kSlotBytes), to_a(slots + LoaderA::place()),
-          to_b(slots + S::kTileBytesA + LoaderB::place()) {
-        find();
-    }
+    __device__ __forceinline__ explicit TileReader(const Work& w) : work(w), next(blockIdx.x) { find(); }
 
-    template <int kQuarter>
-    __device__ __forceinline__ void issue() {
-#pragma unroll
-        for (int i = 0; i < LoaderA::kPasses / 4; i++) {
-            a.copy(to_a, kQuarter * (LoaderA::kPasses / 4) + i, left);
+    // Goes kBlock on, or to the next tile.
+    template <int kBlock>
+    __device__ __forceinline__ void advance() {
+        if (left > kBlock) {
+            left -= kBlock;
+            a.advance();
+            b.advance();
+        } else if (left > 0) {
+            find();
         }
-#pragma unroll
-        for (int i = 0; i < LoaderB::kPasses / 4; i++) {
-            b.copy(to_b, kQuarter * (LoaderB::kPasses / 4) + i, left);
-        }
-        if constexpr (kQuarter == 3) {
-            ptx::cp_async_commit();
-            const int by = to_a >= last ? -(Spec::kStages - 1) * S::kSlotBytes : S::kSlotBytes;
-            to_a += by;
-            to_b += by;
-            if (left > S::kBlock) {
-                left -= S::kBlock;
-                a.advance();
-                b.advance();
-            } else if (left > 0) {
-                find();
-            }
-        }
-    }
-
-    __device__ __forceinline__ void issue_all() {
-        repeat<0, 4>([&](auto quarter) { issue<decltype(quarter)::value>(); });
     }
 
 private:
@@ -87,6 +59,45 @@ private:
                 b.start(work.b(t));
             }
         }
+    }
+};
+
+// Fills the ring. Quarters of a block are issued one by one, in order.
+template <class Spec, class Work>
+struct Feeder : TileReader<Work, Loader<typename Spec::A, Shape<Spec>::kThreads, Spec::kTailed>, Loader<typename Spec::B, Shape<Spec>::kThreads, Spec::kTailed>> {
+    using S = Shape<Spec>;
+    using LoaderA = Loader<typename Spec::A, S::kThreads, Spec::kTailed>;
+    using LoaderB = Loader<typename Spec::B, S::kThreads, Spec::kTailed>;
+    static_assert(LoaderA::kPasses % 4 == 0 && LoaderB::kPasses % 4 == 0, "quarters of whole passes");
+
+    u32 last;        // the last slot
+    u32 to_a, to_b;  // where this thread's first copies of the next block go
+
+    __device__ __forceinline__ Feeder(const Work& w, u32 slots)
+        : Feeder::TileReader(w), last(slots + (Spec::kStages - 1) * S::kSlotBytes), to_a(slots + LoaderA::place()),
+          to_b(slots + S::kTileBytesA + LoaderB::place()) {}
+
+    template <int kQuarter>
+    __device__ __forceinline__ void issue() {
+#pragma unroll
+        for (int i = 0; i < LoaderA::kPasses / 4; i++) {
+            this->a.copy(to_a, kQuarter * (LoaderA::kPasses / 4) + i, this->left);
+        }
+#pragma unroll
+        for (int i = 0; i < LoaderB::kPasses / 4; i++) {
+            this->b.copy(to_b, kQuarter * (LoaderB::kPasses / 4) + i, this->left);
+        }
+        if constexpr (kQuarter == 3) {
+            ptx::cp_async_commit();
+            const int by = to_a >= last ? -(Spec::kStages - 1) * S::kSlotBytes : S::kSlotBytes;
+            to_a += by;
+            to_b += by;
+            this->template advance<S::kBlock>();
+        }
+    }
+
+    __device__ __forceinline__ void issue_all() {
+        repeat<0, 4>([&](auto quarter) { issue<decltype(quarter)::value>(); });
     }
 };
 

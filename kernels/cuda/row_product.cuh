@@ -73,12 +73,7 @@ struct RowWork {
 };
 
 template <class P>
-struct RowSmem {
-    using S = Shape<RowSpec<P>>;
-    alignas(128) unsigned char slots[P::Stages][S::kSlotBytes];
-    Stage stages[S::kThreads / 32];
-    Groups<P::E> groups;
-};
+using RowSmem = ProductSmem<RowSpec<P>, P::E>;
 
 // The whole kernel but for the epilogue, which it builds over the shared memory.
 template <class P, class MakeEpilogue>
@@ -90,7 +85,7 @@ __device__ __forceinline__ void row_product(const typename P::OperandType* a, co
     smem.groups.template read<P::TileM>(offsets, counts, limit);
     const RowWork<P> work{smem.groups, a, b};
     auto epilogue = make(smem);
-    multiply_tiles<RowSpec<P>>(&smem.slots[0][0], work, epilogue);
+    multiply_tiles<RowSpec<P>>(smem.slots, work, epilogue);
 }
 
 // D and C of section 4: C = alpha A B^T (+ prob bias); D = prob C without a bias, else C.

@@ -57,18 +57,5 @@ private:
     }
 };
 
-template <class P, class T = typename P::OperandType>
-struct ScaledGroupSmem {
-    using S = ScaledShape<ScaledGroupSpec<P>>;
-    alignas(128) unsigned char tiles[S::kTilesBytes];
-    alignas(128) unsigned char slots[P::Stages * S::kSlotBytes];
-    Stage stages[Shape<ScaledGroupSpec<P>>::kThreads / 32];
-    Groups<P::E> groups;
-};
 template <class P>
-struct ScaledGroupSmem<P, float> {
-    using S = Shape<ScaledGroupSpec<P>>;
-    alignas(128) unsigned char slots[S::kSlotBytes];
-    Stage stages[S::kThreads / 32];
-    Groups<P::E> groups;
-};
+using ScaledGroupSmem = ScaledSmem<ScaledGroupSpec<P>, P::E>;

@@ -14,7 +14,7 @@
 // which sets a flag. Then the kernel of floats runs (multiply_decoded), else this one: an accumulator, or a maximum, cannot be
 // made twice.
 #pragma once
-#include "pipeline.cuh"
+#include "epilogue.cuh"
 #include "scaled_operand.cuh"
 
 template <class Spec>
@@ -32,59 +32,45 @@ struct ScaledShape {
     static_assert(!Spec::A::kAlongOuter, "what is said of columns is B's");
 };
 
+// The shared memory of such a product: before it the tiles of bf16. The kernel of floats decodes into one slot, without a ring.
+template <class Spec, int kGroups, class T = typename Spec::T>
+struct ScaledSmem {
+    using S = ScaledShape<Spec>;
+    alignas(128) unsigned char tiles[S::kTilesBytes];
+    alignas(128) unsigned char slots[Spec::kStages * S::kSlotBytes];
+    Stage stages[Shape<Spec>::kThreads / 32];
+    Groups<kGroups> groups;
+};
+template <class Spec, int kGroups>
+struct ScaledSmem<Spec, kGroups, float> : ProductSmem<Spec, kGroups, 1> {};
+
 // Fills the ring, as Feeder does.
 template <class Spec, class Work>
-struct ScaledFeeder {
+struct ScaledFeeder : TileReader<Work, typename ScaledShape<Spec>::A, typename ScaledShape<Spec>::B> {
     using S = ScaledShape<Spec>;
 
-    const Work& work;
-    typename S::A a;
-    typename S::B b;
-    int next, left;
     u32 to, last;  // the slot that the next block goes to; the last one
 
     __device__ __forceinline__ ScaledFeeder(const Work& w, u32 slots)
-        : work(w), next(blockIdx.x), to(slots), last(slots + (Spec::kStages - 1) * S::kSlotBytes) {
-        find();
-    }
+        : ScaledFeeder::TileReader(w), to(slots), last(slots + (Spec::kStages - 1) * S::kSlotBytes) {}
 
     template <int kQuarter>
     __device__ __forceinline__ void issue() {
-        a.template issue<kQuarter>(to, left);
-        b.template issue<kQuarter>(to + S::A::kSlotBytes, left);
+        this->a.template issue<kQuarter>(to, this->left);
+        this->b.template issue<kQuarter>(to + S::A::kSlotBytes, this->left);
         if constexpr (kQuarter == 3) {
             ptx::cp_async_commit();
             if (S::kAbout && threadIdx.x == 0) {
-                ptx::st_shared4(to + S::kAboutAt, left);
-                ptx::st_shared4(to + S::kAboutAt + 4, b.column);
+                ptx::st_shared4(to + S::kAboutAt, this->left);
+                ptx::st_shared4(to + S::kAboutAt + 4, this->b.column);
             }
             to = to == last ? last - (Spec::kStages - 1) * S::kSlotBytes : to + S::kSlotBytes;
-            if (left > 64) {
-                left -= 64;
-                a.advance();
-                b.advance();
-            } else if (left > 0) {
-                find();
-            }
+            this->template advance<64>();
         }
     }
 
     __device__ __forceinline__ void issue_all() {
         repeat<0, 4>([&](auto quarter) { issue<decltype(quarter)::value>(); });
-    }
-
-private:
-    __device__ __forceinline__ void find() {
-        left = 0;
-        while (left == 0 && next < work.tiles()) {
-            const typename Work::Tile t = work.tile(next);
-            next += gridDim.x;
-            if (t.depth > 0) {
-                left = t.depth;
-                a.start(work.a(t));
-                b.start(work.b(t));
-            }
-        }
     }
 };
 

@@ -82,21 +82,8 @@ private:
     }
 };
 
-template <class P, class T = typename P::OperandType>
-struct ScaledRowSmem {
-    using S = ScaledShape<ScaledRowSpec<P>>;
-    alignas(128) unsigned char tiles[S::kTilesBytes];
-    alignas(128) unsigned char slots[P::Stages * S::kSlotBytes];
-    Stage stages[Shape<ScaledRowSpec<P>>::kThreads / 32];
-    Groups<P::E> groups;
-};
 template <class P>
-struct ScaledRowSmem<P, float> {
-    using S = Shape<ScaledRowSpec<P>>;
-    alignas(128) unsigned char slots[S::kSlotBytes];
-    Stage stages[S::kThreads / 32];
-    Groups<P::E> groups;
-};
+using ScaledRowSmem = ScaledSmem<ScaledRowSpec<P>, P::E>;
 
 // Operands of the kernels of this family, as their arguments.
 struct ScaledOperands {

@@ -16,5 +16,5 @@ extern "C" __global__ void __launch_bounds__(Shape<GroupSpec<Params>>::kThreads,
     smem.groups.read<1>(offsets, counts, limit, Params::Unit);
     const GroupWork<Params> work{smem.groups, a, b, capacity};
     GroupEpilogue<Params> epilogue{smem.stages, alpha, nullptr, out};
-    multiply_tiles<GroupSpec<Params>>(&smem.slots[0][0], work, epilogue);
+    multiply_tiles<GroupSpec<Params>>(smem.slots, work, epilogue);
 }
