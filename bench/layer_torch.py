@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Holds moegraph's mixture-of-experts layer against the same layer in PyTorch, on one GPU, in one run.
 
-    python3 bench/layer_torch.py [--moegraph PROGRAM] [--compile] [SHAPE ...]
+    python3 bench/layer_torch.py [--moegraph PROGRAM] [--compile] [--precision FORMATS] [--rows N,...] [SHAPE ...]
 
 For each shape: PyTorch's rate for the grouped matrix products, its layer forward and backward (eager; with --compile
 also compiled, and captured as a CUDA graph where it can be), then `moegraph bench` of the same shape, and the ratios of
-times: above 1 moegraph is the faster one. Data are random, bf16; the routing is that of random logits. TF are 1e12
+times: above 1 moegraph is the faster one. With --rows only the products are measured, with so many rows for each expert:
+PyTorch's in bf16, moegraph's in bf16 and in each of the block-scaled formats. Data are random, bf16; the routing is that of random logits. TF are 1e12
 floating-point operations a second; a layer's are 18 T k H I.
 """
 import argparse
@@ -79,12 +80,16 @@ def normal(*shape, scale=1.0):
     return (torch.randn(*shape, device=DEVICE) * scale).to(torch.bfloat16)
 
 
-def products(shape):
-    """Rates of the grouped products without what moegraph fuses into them, in TF."""
+def products(shape, rows=None):
+    """Times of the grouped products without what moegraph fuses into them, in milliseconds, and their operations."""
     e, k, h, i, t = shape
-    m = t * k
-    idx = torch.randn(t, e, device=DEVICE).topk(k, -1).indices
-    ends = torch.bincount(idx.reshape(-1), minlength=e).cumsum(0).to(torch.int32)
+    if rows:
+        m = rows * e
+        ends = torch.arange(rows, m + 1, rows, device=DEVICE, dtype=torch.int32)
+    else:
+        m = t * k
+        idx = torch.randn(t, e, device=DEVICE).topk(k, -1).indices
+        ends = torch.bincount(idx.reshape(-1), minlength=e).cumsum(0).to(torch.int32)
     a, mid, wide = normal(m, h), normal(m, i), normal(m, 2 * i)
     fc1, fc2 = normal(e, 2 * i, h, scale=h**-0.5), normal(e, h, i, scale=i**-0.5)
     calls = {
@@ -93,7 +98,33 @@ def products(shape):
         "fc1 dgrad": (2, lambda: grouped_mm(wide, fc1, offs=ends)),
         "fc1 wgrad": (2, lambda: grouped_mm(wide.t(), a, offs=ends)),
     }
-    return {name: n * 2 * m * h * i / median_ms(f) / 1e9 for name, (n, f) in calls.items()}
+    return {name: (median_ms(f), n * 2 * m * h * i) for name, (n, f) in calls.items()}
+
+
+def compare_rows(program, name, rows, formats):
+    """Holds the products with few rows an expert against PyTorch's. The weights of these shapes exceed the L2 cache."""
+    torch_ms = {n: products(SHAPES[name], n) for n in rows}
+    torch.cuda.empty_cache()
+    for n in rows:
+        print(f"{name}, {n} rows an expert: torch grouped_mm: " + ", ".join(f"{what} {ms:.4f} ms" for what, (ms, _) in torch_ms[n].items()))
+    if not program:
+        return
+    lines = moegraph_lines(program, name, "-precision", formats, "-rows", ",".join(map(str, rows)))
+    n = 0
+    for line in lines[1:]:
+        head = re.match(r".* with (\d+) rows an expert", line)
+        if head:
+            n, bf16 = int(head.group(1)), {}
+        found = re.match(r"  (\S.*\S) +\S+ +([0-9.]+) ms, .*?(?:, (\w+))?$", line)
+        if not found:
+            print(line, flush=True)
+            continue
+        what, ms, kind = found.group(1), float(found.group(2)), found.group(3)
+        bf16.setdefault(what, ms)
+        ratios = [f"bf16 / this {bf16[what] / ms:.2f}"]
+        if what in torch_ms[n]:
+            ratios.append(f"torch / this {torch_ms[n][what][0] / ms:.2f}")
+        print(f"{line}: " + ", ".join(ratios), flush=True)
 
 
 def measure(shape, compiled):
@@ -119,9 +150,9 @@ def measure(shape, compiled):
     return times
 
 
-def moegraph_lines(program, name):
+def moegraph_lines(program, name, *flags):
     """The lines of moegraph's bench of one shape."""
-    done = subprocess.run([program, "bench", "-device", "cuda:0", "-shape", name], capture_output=True, text=True)
+    done = subprocess.run([program, "bench", "-device", "cuda:0", "-shape", name, *flags], capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{program} bench -shape {name}: {done.stderr.strip()}")
     return done.stdout.splitlines()
@@ -139,6 +170,8 @@ def main():
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("--moegraph", help="the program; default bin/moegraph beside this folder, or on PATH")
     args.add_argument("--compile", action="store_true", help="torch.compile too")
+    args.add_argument("--precision", default="bf16,mxfp8,nvfp4", help="with --rows, formats of moegraph's operands, bf16 first; default %(default)s")
+    args.add_argument("--rows", type=lambda s: [int(n) for n in s.split(",")], help="numbers of rows an expert, separated by commas")
     args.add_argument("shapes", nargs="*", metavar="SHAPE", help=", ".join(SHAPES))
     args = args.parse_args()
     for name in args.shapes:
@@ -149,6 +182,10 @@ def main():
     program = find_program(args.moegraph)
     print(f"torch {torch.__version__} on {torch.cuda.get_device_name()}; moegraph: {program or 'not found'}")
     torch.manual_seed(0)
+    if args.rows:
+        for name in args.shapes or SHAPES:
+            compare_rows(program, name, args.rows, args.precision)
+        return
     a, b = normal(8192, 8192), normal(8192, 8192)
     # A chip at its power limit lowers its clock within a tenth of a second: both rates are of use.
     burst = median_ms(lambda: a @ b.t(), rounds=5, warm=2)
@@ -159,7 +196,7 @@ def main():
         shape = SHAPES[name]
         e, k, h, i, t = shape
         print(f"{name}: experts {e}, top {k}, hidden {h}, intermediate {i}, tokens {t}", flush=True)
-        print("  torch grouped_mm: " + ", ".join(f"{what} {tf:.0f} TF" for what, tf in products(shape).items()), flush=True)
+        print("  torch grouped_mm: " + ", ".join(f"{what} {flops / ms / 1e9:.0f} TF" for what, (ms, flops) in products(shape).items()), flush=True)
         times = measure(shape, args.compile)
         for what, ms in times.items():
             print(f"  torch layer forward+backward, {what}: {ms:.3f} ms, {18 * t * k * h * i / ms / 1e9:.0f} TF", flush=True)

@@ -6,7 +6,7 @@ type Fuser interface {
 	// Fuse looks at step s, whose Op this is. producer returns the step that makes operand i (nil for inputs
 	// and variables) and whether s is the only reader of what it makes there. To fuse, it returns a step
 	// with Op, In and Out, whose Out holds every value that s or the absorbed step makes and somebody else
-	// may need, and the absorbed step; to leave things alone, nil.
+	// may need, and perhaps Name, else it is that of s; and the absorbed step. To leave things alone, nil.
 	Fuse(s *Step, producer func(operand int) (p *Step, sole bool)) (fused, absorbed *Step)
 }
 
@@ -40,7 +40,9 @@ func (c *compilation) fuse() error {
 		if j < 0 || !c.mayMove(j, i) {
 			continue
 		}
-		fused.Name = s.Name
+		if fused.Name == "" {
+			fused.Name = s.Name
+		}
 		fused.nodeIDs = append(append([]int(nil), absorbed.nodeIDs...), s.nodeIDs...)
 		c.prog.fused = append(c.prog.fused, absorbed.Name+" into "+s.Name)
 		c.steps[i] = fused

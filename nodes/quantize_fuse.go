@@ -17,19 +17,19 @@ func (o quantize) Fuse(s *graph.Step, producer func(int) (*graph.Step, bool)) (f
 			return nil, nil
 		}
 		op.D, op.Scaled.DiscreteCol = o.Format.Values(), o.Discrete
-		return &graph.Step{Op: op, In: withNorm(p.In, scaledNorm, s.In[quantNorm]), Out: quantizedOut(p.Out, s.Out, scaledD, scaledDCol)}, p
+		return &graph.Step{Name: p.Name, Op: op, In: withNorm(p.In, scaledNorm, s.In[quantNorm]), Out: quantizedOut(p.Out, s.Out, scaledD, scaledDCol)}, p
 	case scaledGLU:
 		if !o.fits(s, p, op.Scaled, op.Align, p.In[gemmA], p.In[scaledSFA], p.In[gemmOffsets], p.In[gemmCounts], scaledD) || p.Out[scaledAmax] != nil {
 			return nil, nil
 		}
 		op.D, op.Scaled.DiscreteCol = o.Format.Values(), o.Discrete
-		return &graph.Step{Op: op, In: withNorm(p.In, scaledNorm, s.In[quantNorm]), Out: quantizedOut(p.Out, s.Out, scaledD, scaledDCol)}, p
+		return &graph.Step{Name: p.Name, Op: op, In: withNorm(p.In, scaledNorm, s.In[quantNorm]), Out: quantizedOut(p.Out, s.Out, scaledD, scaledDCol)}, p
 	case scaledDGLU:
 		if !o.fits(s, p, op.Scaled, op.Align, p.In[gradDD], p.In[scaledDGLUSFA], p.In[gradOffsets], p.In[gradCounts], dgluDC) || p.Out[dgluAmax] != nil {
 			return nil, nil
 		}
 		op.DC, op.Scaled.DiscreteCol = o.Format.Values(), o.Discrete
-		return &graph.Step{Op: op, In: withNorm(p.In, scaledDGLUNorm, s.In[quantNorm]), Out: quantizedOut(p.Out, s.Out, dgluDC, scaledDCCol)}, p
+		return &graph.Step{Name: p.Name, Op: op, In: withNorm(p.In, scaledDGLUNorm, s.In[quantNorm]), Out: quantizedOut(p.Out, s.Out, dgluDC, scaledDCCol)}, p
 	}
 	return nil, nil
 }

@@ -28,7 +28,9 @@ type benchFlags struct {
 	compile   bool
 	nodeTimes bool
 	tiles     []string
-	launches  []nodes.Launch // what tiles says
+	precision []string
+	rows      []int
+	variants  []variant // what tiles and precision say
 	plans     bool
 	pages     string
 }
@@ -42,12 +44,14 @@ func newBench() *cobra.Command {
 product with what is fused into it, on buffers that rotate past the device's cache; the whole layer as one captured
 graph and launched node by node; the memory that it takes; the host's time for a replay; and how long its kernels take
 to compile and to load from the disk. TF are 1e12 floating-point operations a second of the rows that tokens
-fill.
+fill. With -precision the experts' operands are block-scaled; the products of several are measured in turn. With -rows
+only the products are measured, with so many rows for each expert.
 
 Shapes: ` + shapesText(),
 		Example: `  moegraph bench -device cuda:0
   moegraph bench -device cuda:0 -shape mixtral,small -compile=false -times
-  moegraph bench -device cuda:0 -plans -rounds 30`,
+  moegraph bench -device cuda:0 -plans -rounds 30
+  moegraph bench -device cuda:0 -shape qwen3-30b -precision bf16,mxfp8,nvfp4 -rows 8,16,32,64`,
 		Args: cobra.NoArgs,
 		RunE: action(func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), cmd.OutOrStdout()) }),
 	}
@@ -62,6 +66,8 @@ Shapes: ` + shapesText(),
 	flags.BoolVar(&f.compile, "compile", true, "measure how long kernels take to compile")
 	flags.BoolVar(&f.nodeTimes, "times", false, "print the time of every node, launched node by node")
 	flags.StringSliceVar(&f.tiles, "tile", nil, "`MxN` of the matrix products, or several, which are measured in turn (default chosen)")
+	flags.StringSliceVar(&f.precision, "precision", []string{"bf16"}, "`formats` of the experts' operands: "+strings.Join(precisionNames(), ", "))
+	flags.IntSliceVar(&f.rows, "rows", nil, "only measure the products, with so many `rows` for each expert")
 	flags.BoolVar(&f.plans, "plans", false, "only measure the layer on one stream against its plans, in turn")
 	flags.StringVar(&f.pages, "pages", "", "with -plans, write each shape's plan with its measured times as a page, in a `folder`")
 	must(cmd.MarkFlagDirname("pages"))
@@ -80,15 +86,13 @@ func (f *benchFlags) run(ctx context.Context, w io.Writer) error {
 	if f.rounds < 1 {
 		return fmt.Errorf("-rounds: got %d, want at least 1", f.rounds)
 	}
-	for _, t := range f.tiles {
-		var l nodes.Launch
-		if n, err := fmt.Sscanf(t+" ", "%dx%d ", &l.Tile[0], &l.Tile[1]); n != 2 || err != nil {
-			return fmt.Errorf("-tile: got %q, want two numbers with x between them, such as 128x256", t)
-		}
-		f.launches = append(f.launches, l)
+	if f.variants, err = f.allVariants(); err != nil {
+		return err
 	}
-	if len(f.launches) == 0 {
-		f.launches = []nodes.Launch{{}}
+	for _, n := range f.rows {
+		if n < 1 {
+			return fmt.Errorf("-rows: got %d, want at least 1", n)
+		}
 	}
 	if len(f.shapes) == 0 {
 		f.shapes = shapeNames()
@@ -115,6 +119,52 @@ func (f *benchFlags) run(ctx context.Context, w io.Writer) error {
 	return nil
 }
 
+// variant is a way to compute a layer.
+type variant struct {
+	launch    nodes.Launch
+	precision nodes.BlockFormat
+	label     string // what was asked for, in words; "" for nothing
+}
+
+// precisionNames are the values of -precision.
+func precisionNames() []string {
+	names := []string{"bf16"}
+	for f := nodes.NoBlockFormat + 1; f.Vec() != 0; f++ {
+		names = append(names, f.String())
+	}
+	return names
+}
+
+// allVariants returns every tile in every precision.
+func (f *benchFlags) allVariants() ([]variant, error) {
+	tiles := []variant{{}}
+	if len(f.tiles) > 0 {
+		tiles = nil
+	}
+	for _, t := range f.tiles {
+		var l nodes.Launch
+		if n, err := fmt.Sscanf(t+" ", "%dx%d ", &l.Tile[0], &l.Tile[1]); n != 2 || err != nil {
+			return nil, fmt.Errorf("-tile: got %q, want two numbers with x between them, such as 128x256", t)
+		}
+		tiles = append(tiles, variant{launch: l, label: ", tile " + t})
+	}
+	var all []variant
+	for _, name := range f.precision {
+		i := slices.Index(precisionNames(), name)
+		if i < 0 {
+			return nil, fmt.Errorf("-precision: got %q, want some of %s", name, strings.Join(precisionNames(), ", "))
+		}
+		for _, v := range tiles {
+			v.precision = nodes.NoBlockFormat + nodes.BlockFormat(i)
+			if i > 0 || len(f.precision) > 1 {
+				v.label = ", " + name + v.label
+			}
+			all = append(all, v)
+		}
+	}
+	return all, nil
+}
+
 // bench measures one shape.
 type bench struct {
 	*benchFlags
@@ -128,14 +178,26 @@ type bench struct {
 func (b *bench) printf(format string, args ...any) { fmt.Fprintf(b.out, format+"\n", args...) }
 
 func (b *bench) run() error {
-	b.printf("%s: experts %d, top %d, hidden %d, intermediate %d, tokens %d", b.Name, b.Experts, b.TopK, b.Hidden, b.Intermediate, b.Tokens)
-	var layers []layerGraph
-	for _, launch := range b.launches {
-		l, err := b.newLayer(launch)
+	for _, n := range b.rows {
+		few := *b
+		few.Tokens = (n*b.Experts + b.TopK - 1) / b.TopK
+		few.data.rows = n
+		b.printf("%s with %d rows an expert: experts %d, hidden %d, intermediate %d", b.Name, n, b.Experts, b.Hidden, b.Intermediate)
+		layers, err := few.newLayers()
 		if err != nil {
 			return err
 		}
-		layers = append(layers, l)
+		if err := few.measureProducts(layers); err != nil {
+			return err
+		}
+	}
+	if len(b.rows) > 0 {
+		return nil
+	}
+	b.printf("%s: experts %d, top %d, hidden %d, intermediate %d, tokens %d", b.Name, b.Experts, b.TopK, b.Hidden, b.Intermediate, b.Tokens)
+	layers, err := b.newLayers()
+	if err != nil {
+		return err
 	}
 	if b.plans {
 		return errors.Join(b.measurePlans(layers[0]), layers[0].vars.Free())
@@ -181,15 +243,24 @@ type layerGraph struct {
 	vars  *graph.Vars
 	x, dy *graph.Value
 	prog  *graph.Program
-	tile  string // what was asked for, in words; "" for nothing
+	label string // of the variant
+}
+
+func (b *bench) newLayers() ([]layerGraph, error) {
+	var all []layerGraph
+	for _, v := range b.variants {
+		l, err := b.newLayer(v)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, l)
+	}
+	return all, nil
 }
 
 // newLayer builds the layer with random parameters of variance 1/fan-in.
-func (b *bench) newLayer(launch nodes.Launch) (layerGraph, error) {
-	l := layerGraph{g: graph.New(b.Name), vars: graph.NewVars(1)}
-	if launch.Tile != [2]int{} {
-		l.tile = fmt.Sprintf(", tile %dx%d", launch.Tile[0], launch.Tile[1])
-	}
+func (b *bench) newLayer(v variant) (layerGraph, error) {
+	l := layerGraph{g: graph.New(b.Name), vars: graph.NewVars(1), label: v.label}
 	scope := l.vars.Scope("moe")
 	for _, p := range []struct {
 		name  string
@@ -203,7 +274,7 @@ func (b *bench) newLayer(launch nodes.Launch) (layerGraph, error) {
 	l.dy = l.g.Input("dy", dtype.BFloat16, b.Tokens, b.Hidden)
 	y, _ := nodes.MoELayer(l.x, scope, nodes.MoE{
 		Experts: b.Experts, TopK: b.TopK, Intermediate: b.Intermediate, Params: dtype.BFloat16, Alignment: b.alignment,
-		Launch: launch,
+		Launch: v.launch, Precision: v.precision,
 	})
 	l.g.Output("y", y)
 	for i, v := range l.g.GradientsFrom([]*graph.Value{y}, []*graph.Value{l.dy}, append(l.vars.All(), l.x)...).Value {
@@ -256,7 +327,7 @@ func (b *bench) measureLayer(l layerGraph) (err error) {
 		}
 		host = fmt.Sprintf("; host %.2f us a replay (from C %.2f us)", inGo, inC)
 	}
-	b.printf("  layer forward+backward%s: %d steps on %d streams: captured %s; eager %s%s", l.tile, len(prog.Steps()), prog.Streams(),
+	b.printf("  layer forward+backward%s: %d steps on %d streams: captured %s; eager %s%s", l.label, len(prog.Steps()), prog.Streams(),
 		rate(took[0], b.Flops()), rate(took[1], b.Flops()), host)
 	b.printf("  start, with parameters in place, from Compile to the return of the first Replay: %.3f s", start.Seconds())
 	var outputs, params int64

@@ -18,20 +18,33 @@ const rotateBytes = 512 << 20
 
 // measureProducts prints the rate of each matrix product over groups, those of several layers in turn.
 func (b *bench) measureProducts(layers []layerGraph) error {
-	for i, s := range layers[0].prog.Steps() {
-		if s.Cost.Flops == 0 || !slices.ContainsFunc(s.Op.Operands(), isOffsets) {
-			continue
+	type product struct {
+		steps  []*graph.Step
+		labels []string
+	}
+	var names []string
+	products := map[string]*product{}
+	for _, l := range layers {
+		for _, s := range l.prog.Steps() {
+			if s.Cost.Flops == 0 || !slices.ContainsFunc(s.Op.Operands(), isOffsets) {
+				continue
+			}
+			p := products[s.Name]
+			if p == nil {
+				p = &product{}
+				names, products[s.Name] = append(names, s.Name), p
+			}
+			p.steps, p.labels = append(p.steps, s), append(p.labels, l.label)
 		}
-		steps := make([]*graph.Step, len(layers))
-		for k, l := range layers {
-			steps[k] = l.prog.Steps()[i]
-		}
-		took, flops, err := b.product(steps)
+	}
+	for _, name := range names {
+		p := products[name]
+		took, flops, err := b.product(p.steps)
 		if err != nil {
-			return fmt.Errorf("%s %q: %w", s.Op.Kind(), s.Name, err)
+			return fmt.Errorf("%q: %w", name, err)
 		}
-		for k, l := range layers {
-			b.printf("  %-28s %-18s %8.3f ms, %.4g TF%s", s.Name, s.Op.Kind(), took[k]*1e3, flops/took[k]/1e12, l.tile)
+		for k, s := range p.steps {
+			b.printf("  %-28s %-18s %8.3f ms, %.4g TF%s", s.Name, s.Op.Kind(), took[k]*1e3, flops/took[k]/1e12, p.labels[k])
 		}
 	}
 	return nil
@@ -40,11 +53,13 @@ func (b *bench) measureProducts(layers []layerGraph) error {
 func isOffsets(o graph.Operand) bool { return o.Name == "padded_offsets" || o.Name == "offsets" }
 
 // product measures steps, each by itself, in turn: as many copies of it as rotate past the cache, one after the other, as
-// one program. The steps are of the same operands. It returns seconds and the floating-point operations of the rows that
+// one program. The steps compute the same product. It returns seconds and the floating-point operations of the rows that
 // tokens fill.
 func (b *bench) product(steps []*graph.Step) (seconds []float64, flops float64, err error) {
-	s := steps[0]
-	copies := int(max(1, min(16, rotateBytes/max(1, s.Cost.Bytes))))
+	s, copies := steps[0], 1
+	for _, s := range steps {
+		copies = max(copies, int(min(16, rotateBytes/max(1, s.Cost.Bytes))))
+	}
 	var execs []*graph.Exec
 	defer func() {
 		for _, e := range execs {
@@ -69,6 +84,10 @@ func (b *bench) product(steps []*graph.Step) (seconds []float64, flops float64, 
 	return seconds, float64(s.Cost.Flops) * float64(b.Tokens*b.TopK) / float64(rows), nil
 }
 
+func makesCodes(s *graph.Step) bool {
+	return slices.ContainsFunc(s.Out, func(v *graph.Value) bool { return v != nil && v.DType().Bits() <= 8 })
+}
+
 // openProduct opens a program of copies of a step, with random data.
 func (b *bench) openProduct(s *graph.Step, copies int) (*graph.Exec, error) {
 	g := graph.New(s.Name)
@@ -78,6 +97,10 @@ func (b *bench) openProduct(s *graph.Step, copies int) (*graph.Exec, error) {
 		in := make([]*graph.Value, len(s.In))
 		for i, o := range s.Op.Operands() {
 			v := s.In[i]
+			if v == nil && o.Name == "norm_const" && makesCodes(s) { // an output quantized in a fused step has norm 1
+				in[i] = g.Input(fmt.Sprintf("%s.%d", o.Name, c), dtype.Float32, 1)
+				inputs[in[i]] = []float32{1}
+			}
 			if v == nil {
 				continue
 			}
@@ -91,8 +114,10 @@ func (b *bench) openProduct(s *graph.Step, copies int) (*graph.Exec, error) {
 				inputs[in[i]] = b.data.bf16(uint64(c*len(s.In)+i), v.Elems())
 			case v.DType() == dtype.Float32:
 				inputs[in[i]] = slices.Repeat([]float32{0.5}, v.Elems())
+			case v.DType().Bits() <= 8:
+				inputs[in[i]] = b.data.codes(uint64(c*len(s.In)+i), v.DType(), v.DType().Bytes(v.Elems()))
 			default:
-				return nil, graph.BadDType(o.Name, v.DType(), "bf16 or f32")
+				return nil, graph.BadDType(o.Name, v.DType(), "bf16, f32, codes or factors")
 			}
 		}
 		for i, v := range graph.Apply(s.Op, in...) {
@@ -122,6 +147,7 @@ type randomData struct {
 	shapes.Shape
 	table []uint16 // bf16, scaled by 1/sqrt(hidden)
 	unit  []uint16 // bf16, of variance 1
+	rows  int      // of each expert; 0: those of the routing
 }
 
 // tableLen is a prime, so that pieces that begin at multiples of anything differ.
@@ -155,6 +181,23 @@ func fillFrom(dst, table []uint16, seed uint64) {
 	}
 }
 
+// codes returns n bytes of random codes of a block-scaled operand, or of factors between 1/4 and 2.
+func (d *randomData) codes(seed uint64, dt dtype.DType, n int) []uint8 {
+	x := make([]uint8, n)
+	for i := range x {
+		u := d.unit[(seed*1000003+uint64(i))%tableLen]
+		c := uint8(u) // the low bits of a mantissa
+		switch dt {
+		case dtype.E8M0:
+			c = 125 + c%4
+		case dtype.E4M3, dtype.E5M2: // no NaN and no Inf
+			c &^= 0x40
+		}
+		x[i] = c
+	}
+	return x
+}
+
 // weights starts a bf16 variable with numbers of variance 1/hidden, an expert at a time.
 func (d *randomData) weights(shape []int) graph.Init {
 	return graph.From(shape[0], func(piece int, dst []byte) error {
@@ -163,8 +206,11 @@ func (d *randomData) weights(shape []int) graph.Init {
 	})
 }
 
-// groups returns offsets and counts of the top k of random logits.
+// groups returns offsets and counts of the top k of random logits, or with the rows of each expert those.
 func (d *randomData) groups(alignment int) (offsets, counts []int32) {
+	if d.rows > 0 {
+		return ends(slices.Repeat([]int32{int32(d.rows)}, d.Experts), alignment)
+	}
 	r := rand.New(rand.NewPCG(3, 4))
 	counts = make([]int32, d.Experts)
 	type choice struct {
@@ -186,10 +232,15 @@ func (d *randomData) groups(alignment int) (offsets, counts []int32) {
 			counts[c.expert]++
 		}
 	}
+	return ends(counts, alignment)
+}
+
+// ends returns the offsets of groups of so many rows, and the rows.
+func ends(rows []int32, alignment int) (offsets, counts []int32) {
 	at := int32(0)
-	for _, n := range counts {
+	for _, n := range rows {
 		at += (n + int32(alignment) - 1) / int32(alignment) * int32(alignment)
 		offsets = append(offsets, at)
 	}
-	return offsets, counts
+	return offsets, rows
 }
