@@ -105,6 +105,7 @@ private:
                 const int other = __shfl_up_sync(0xffffffffu, n, d);
                 n = lane >= d ? n + other : n;
             }
+            __syncwarp();  // a shuffle does not order accesses to memory
             if (g < kGroups) {
                 end[g] = e;
                 real[g] = b + clamp_of(real[g], 0, e - b);
