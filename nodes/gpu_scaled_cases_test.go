@@ -15,6 +15,7 @@ var scaledGroupings = []gpuGrouping{
 	{"tails", []int{5, 0, 130, 256}, 128, 128},
 	{"all in one", []int{0, 700, 0, 0}, 128, 256},
 	{"empty", []int{0, 0, 0, 0}, 128, 128},
+	{"roomy", []int{5, 0, 130, 256}, 128, 4 * decodeRows}, // operands are decoded first
 }
 
 // blockFormatsOnGPU are the formats that products of block-scaled operands take.
@@ -137,7 +138,7 @@ func scaledSweep(add func(name string, f BlockFormat, s gpuGrouping, n, k int)) 
 	for _, f := range blockFormatsOnGPU {
 		for i, s := range scaledGroupings {
 			shapes := scaledShapes[:1]
-			if i == 1 {
+			if i%3 == 1 {
 				shapes = scaledShapes
 			}
 			for _, shape := range shapes {
@@ -197,10 +198,11 @@ func scaledLargeCases() []gpuCase {
 func scaledExtremeCases() []gpuCase {
 	var all []gpuCase
 	for _, f := range []BlockFormat{MXFP8, MXFP8E5M2, MXFP4} {
-		for _, far := range []bool{false, true} {
-			all = append(all, gpuCase{fmt.Sprintf("grouped_gemm_quant/extreme/%s,far=%v", f, far), func(b *gpuGraph) {
+		for i := range 4 {
+			far, group := i%2 == 1, []int{1, 4}[i/2]
+			all = append(all, gpuCase{fmt.Sprintf("grouped_gemm_quant/extreme/%s/%s,far=%v", f, scaledGroupings[group].name, far), func(b *gpuGraph) {
 				const n, k = 136, 160
-				s := scaledGroupings[1]
+				s := scaledGroupings[group]
 				b.tol = tolerance{sum: k, loose: 2}
 				rows, cols := b.near(f), b.near(f)
 				if far {
@@ -355,8 +357,8 @@ func scaledWGradCases() []gpuCase {
 				continue
 			}
 			add(s.name, f, s, h, n, false, WGrad{AMajorM: true, DType: f32}, WGrad{}, WGrad{AMajorM: true, BMajorK: true, Discrete: true}, WGrad{BMajorK: true, Ragged: true, Into: into})
-			if i == 1 {
-				add("extreme", f, s, h, n, true, WGrad{AMajorM: true, DType: f32}, WGrad{BMajorK: true, Into: into})
+			if i%3 == 1 {
+				add(s.name+"/extreme", f, s, h, n, true, WGrad{AMajorM: true, DType: f32}, WGrad{BMajorK: true, Into: into})
 			}
 		}
 	}

@@ -21,7 +21,7 @@ func (x scaledCall) dglu(a act, layout Layout) ([]graph.Launch, error) {
 		return nil, err
 	}
 	d := dgluParamsOf(c, a, layout)
-	parts := dgluPartsOf(x.w.scaledScratchCUDA(), p.TileM, p.TileM/p.WarpM, p.E, m, p.N, d.HasDProb, d.HasDBias, d.HasAmax)
+	parts := dgluPartsOf(x.scratch(), p.TileM, p.TileM/p.WarpM, p.E, m, p.N, d.HasDProb, d.HasDBias, d.HasAmax)
 	launches := x.launches("grouped_gemm_dglu_quant", p, s, func(p scaledProduct) any {
 		p.HasAmax = d.HasAmax // of gate and up, by parts
 		return struct {
@@ -45,10 +45,14 @@ func scaledDGLUScratch(n *graph.Node, d graph.GPU, f BlockFormat, w weightKind, 
 	if err != nil {
 		return 0 // CUDA says so
 	}
-	return dgluPartsOf(w.scaledScratchCUDA(), p.TileM, p.TileM/p.WarpM, p.E, shape[0], p.N, n.Out(dgluDProb) != nil, n.Out(dgluDBias) != nil, n.Out(dgluAmax) != nil).end
+	first := w.scaledScratchCUDA()
+	if plain == dtype.Invalid {
+		first = w.scaledBothScratch(experts, shape[0], shape[1], p.N)
+	}
+	return dgluPartsOf(first, p.TileM, p.TileM/p.WarpM, p.E, shape[0], p.N, n.Out(dgluDProb) != nil, n.Out(dgluDBias) != nil, n.Out(dgluAmax) != nil).end
 }
 
-// CUDAScratch is addresses, the flag of extreme factors, the parts of sums, and dC in float32 where it is quantized.
+// CUDAScratch is addresses, the flag of extreme factors, decoded operands, the parts of sums, and dC in float32 where it is quantized.
 func (o scaledDGLU) CUDAScratch(n *graph.Node, d graph.GPU) int64 {
 	values, _ := codesOf(n.In(gradDD))
 	f, err := o.Scaled.format(values, n.In(scaledDGLUSFA).DType())
@@ -70,7 +74,7 @@ func (o scaledDGLU) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 		return nil, err
 	}
 	out := c.Out
-	parts := dgluPartsOf(o.Weights.scaledScratchCUDA(), p.TileM, p.TileM/p.WarpM, p.E, x.a.Shape[0], p.N, out[dgluDProb] != nil, out[dgluDBias] != nil, false)
+	parts := dgluPartsOf(x.scratch(), p.TileM, p.TileM/p.WarpM, p.E, x.a.Shape[0], p.N, out[dgluDProb] != nil, out[dgluDBias] != nil, false)
 	q := x.quantized(o.DC, o.Scaled, 2*p.N, parts.end, c.In[scaledDGLUNorm], out[dgluDC], out[scaledSFDCRow], out[scaledDCCol], out[scaledSFDCCol],
 		c.In[gradProb], c.In[gradC], c.In[gradDD])
 	call := *c // with the float32 dC in the place of its codes

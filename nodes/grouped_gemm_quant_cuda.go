@@ -5,10 +5,16 @@ import (
 	"github.com/moegraph/moegraph/graph"
 )
 
-// CUDAScratch is the addresses of discrete weights and factors, the flag of extreme factors, and D in float32 where it is
-// quantized.
+// CUDAScratch is the addresses of discrete weights and factors, the flag of extreme factors, decoded operands, and D in float32
+// where it is quantized.
 func (o scaledGEMM) CUDAScratch(n *graph.Node, _ graph.GPU) int64 {
-	return o.Weights.scaledScratchCUDA() + quantizedBytes(o.D, n.In(gemmA).Dim(0), o.Weights.width(n.In(scaledB)))
+	return scaledGEMMScratch(n, o.Weights) + quantizedBytes(o.D, n.In(gemmA).Dim(0), o.Weights.width(n.In(scaledB)))
+}
+
+// scaledGEMMScratch is scaledBothScratch of the operands of scaledGEMM and scaledGLU.
+func scaledGEMMScratch(n *graph.Node, w weightKind) int64 {
+	_, a := codesOf(n.In(gemmA))
+	return w.scaledBothScratch(n.In(gemmOffsets).Dim(0), a[0], a[1], w.width(n.In(scaledB)))
 }
 
 func (o scaledGEMM) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
@@ -24,7 +30,7 @@ func (o scaledGEMM) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 // quantizedD describes the D of scaledGEMM and scaledGLU, which has n columns.
 func (x scaledCall) quantizedD(dt dtype.DType, s scaledKind, n int) quantizedOutput {
 	in, out := x.c.In, x.c.Out
-	return x.quantized(dt, s, n, x.w.scaledScratchCUDA(), in[scaledNorm], out[scaledD], out[scaledSFDRow], out[scaledDCol], out[scaledSFDCol],
+	return x.quantized(dt, s, n, x.scratch(), in[scaledNorm], out[scaledD], out[scaledSFDRow], out[scaledDCol], out[scaledSFDCol],
 		in[gemmProb], in[gemmA])
 }
 
@@ -88,7 +94,7 @@ func (x scaledCall) plainArgs(d, cc *graph.Tensor) []any {
 
 // CUDAScratch is that of scaledGEMM.
 func (o scaledGLU) CUDAScratch(n *graph.Node, _ graph.GPU) int64 {
-	return o.Weights.scaledScratchCUDA() + quantizedBytes(o.D, n.In(gemmA).Dim(0), o.Weights.width(n.In(scaledB))/2)
+	return scaledGEMMScratch(n, o.Weights) + quantizedBytes(o.D, n.In(gemmA).Dim(0), o.Weights.width(n.In(scaledB))/2)
 }
 
 func (o scaledGLU) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {

@@ -8,6 +8,9 @@ import (
 // What the launches of products with block-scaled operands share: scaled_rows.cuh in kernels/cuda, which decodes codes
 // to bf16 on the way into mma.sync.
 //
+// Where groups have many rows each code would be decoded there again and again, for each tile that needs it. There a kernel
+// decodes both operands to the node's scratch first, for few bytes beside the work, and the product is the plain one.
+//
 // What bf16 cannot hold is looked for first, which takes a pass over the factors; a flag in the node's scratch then
 // makes a kernel of floats, decoded one by one, do the work instead. Both are launched, and one of them returns at once.
 
@@ -67,11 +70,40 @@ type scaledCall struct {
 	amax    *graph.Tensor // of D
 }
 
+// decodeRows is the room for rows of a group beyond which operands are decoded first. Less work than that waits for the bytes
+// of the weights, which codes are fewer of.
+const decodeRows = 256
+
+// decodedBytes returns what both operands, decoded, take of the scratch of a product over m rows of groups: of A, and of A and
+// B; 0 if they are not.
+func decodedBytes(groups, m, a, b int) (first, all int64) {
+	if m <= decodeRows*groups {
+		return 0, 0
+	}
+	first = int64(tiles(a*2, 256) * 256)
+	return first, first + int64(tiles(b*2, 256)*256)
+}
+
 // scaledPointers is the scratch of discrete weights and of their factors.
 func (k weightKind) scaledPointers() int64 { return 2 * pointerBytes(k.Discrete) }
 
 // scaledScratchCUDA is the scratch of a product with such weights: addresses, then the flag.
 func (k weightKind) scaledScratchCUDA() int64 { return k.scaledPointers() + flagBytes }
+
+// scaledBothScratch is the scratch of a product with codes in A (m,k) and B (n,k) of each group: that of scaledScratchCUDA, then
+// the decoded operands.
+func (w weightKind) scaledBothScratch(groups, m, k, n int) int64 {
+	_, all := decodedBytes(groups, m, m*k, groups*n*k)
+	return w.scaledScratchCUDA() + all
+}
+
+// scratch is what the product itself takes of the scratch; what the epilogue needs follows.
+func (x scaledCall) scratch() int64 {
+	if x.sfa == nil {
+		return x.w.scaledScratchCUDA()
+	}
+	return x.w.scaledBothScratch(x.offsets.Shape[0], x.a.Shape[0], codeWidth(x.a), x.n)
+}
 
 // scaledSize describes a product with codes to chooseTile; plain: the format of an A that is not codes, else Invalid.
 func scaledSize(f BlockFormat, w weightKind, plain dtype.DType, experts, m, n int) productSize {
@@ -86,7 +118,8 @@ func scaledSize(f BlockFormat, w weightKind, plain dtype.DType, experts, m, n in
 	return s
 }
 
-// scaledProductFor returns the constants of a product over m rows that sums over k, and its size.
+// scaledProductFor returns the constants of a product over m rows that sums over k, and its size. The tile is that of the plain
+// product where operands are decoded first.
 func scaledProductFor(d graph.GPU, f BlockFormat, w weightKind, l Launch, plain dtype.DType, experts, m, k, n int) (scaledProduct, productSize, error) {
 	s := scaledSize(f, w, plain, experts, m, n)
 	p := scaledProduct{
@@ -96,8 +129,12 @@ func scaledProductFor(d graph.GPU, f BlockFormat, w weightKind, l Launch, plain 
 	if plain != dtype.Invalid {
 		p.AType, p.CodesA = elemType(plain), "kNoCodes"
 	}
+	size := s
+	if _, all := decodedBytes(experts, m, 0, 1); all > 0 && plain == dtype.Invalid {
+		size.codes = codeBits{}
+	}
 	var err error
-	p.productTile, err = chooseTile(l, d, s)
+	p.productTile, err = chooseTile(l, d, size)
 	return p, s, err
 }
 
@@ -135,7 +172,26 @@ func (x scaledCall) launches(name string, p scaledProduct, s productSize, params
 	if flags > 0 || x.amax != nil {
 		launches = append(launches, zeros(flag, flags, x.amax))
 	}
-	if flags > 0 {
+	first, all := decodedBytes(experts, m, m*p.K, experts*p.N*p.K)
+	if x.sfa == nil {
+		all = 0
+	}
+	args := join(ptr(x.a), b, ptr(x.sfa), sfb, flag, ptr(x.offsets), ptr(x.counts), x.rows, rest)
+	if all > 0 {
+		at := int(x.w.scaledScratchCUDA())
+		da, db := scratchAt(c, at), scratchAt(c, at+int(first))
+		e := decodeParams{extremeParams: extremeParams{Codes: p.CodesB, E: experts, Rows: m, Cols: p.K, Kind: 1, Align: x.align}, Format: p.Format, Vec: p.Vec, Extremes: flags > 0}
+		groups := []any{ptr(x.offsets), ptr(x.counts), rowsOf(x.a), rowsOf(nil), flag, int32(m)}
+		launches = append(launches, e.launch(c.GPU, tiles(m, 128)*tiles(p.K, 128), da, ptr(x.a), ptr(x.sfa), groups))
+		e.Rows, e.Kind, e.Ptrs = p.N, 0, p.Ptrs
+		launches = append(launches, e.launch(c.GPU, experts*tiles(p.N, 128)*tiles(p.K, 128), db, b, sfb, groups))
+		plain := p
+		plain.CodesA, plain.CodesB, plain.AType, plain.Ptrs = "kNoCodes", "kNoCodes", p.OperandType, false
+		if flags > 0 {
+			plain.When = unlessExtreme
+		}
+		launches = append(launches, p.launch(c.GPU, name, params(plain), p.work(m), join(da, db, ptr(nil), ptr(nil), flag, ptr(x.offsets), ptr(x.counts), x.rows, rest)...))
+	} else if flags > 0 {
 		e := extremeParams{Codes: p.CodesB, E: experts, Cols: p.K, Align: x.align}
 		if x.sfa != nil {
 			e.Kind = 1
@@ -148,8 +204,9 @@ func (x scaledCall) launches(name string, p scaledProduct, s productSize, params
 		launches = append(launches, e.launch(c.GPU, experts*e.Rows, b, sfb, ptr(nil), ptr(nil), rowsOf(nil), rowsOf(nil), flag, int32(0)))
 		p.When = unlessExtreme
 	}
-	args := join(ptr(x.a), b, ptr(x.sfa), sfb, flag, ptr(x.offsets), ptr(x.counts), x.rows, rest)
-	launches = append(launches, p.launch(c.GPU, name, params(p), p.work(m), args...))
+	if all == 0 {
+		launches = append(launches, p.launch(c.GPU, name, params(p), p.work(m), args...))
+	}
 	if flags > 0 {
 		p.When, p.OperandType, s.dt = ifExtreme, "float", dtype.Float32
 		p.Blocks, p.SharedBytes = 1, p.sharedBytes(0, s)
@@ -179,4 +236,17 @@ type extremeParams struct {
 func (p extremeParams) launch(d graph.GPU, rows int, args ...any) graph.Launch {
 	words := rows * max(1, tiles(p.Cols, 128))
 	return launchOf("scaled_extremes", "scaled_extremes.cuh", p, strided(d, words, blockThreads*2, 8), blockThreads, args...)
+}
+
+// decodeParams are the constants of scaled_decode.cuh.
+type decodeParams struct {
+	extremeParams
+	Format   string
+	Vec      int
+	Extremes bool
+}
+
+// launch describes the decoding of so many parts of 128 by 128 codes at most.
+func (p decodeParams) launch(d graph.GPU, parts int, args ...any) graph.Launch {
+	return launchOf("scaled_decode", "scaled_decode.cuh", p, strided(d, parts, 1, 4), blockThreads, join(args...)...)
 }

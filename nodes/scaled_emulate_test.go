@@ -4,6 +4,7 @@ package nodes
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/moegraph/moegraph/dtype"
@@ -12,6 +13,9 @@ import (
 
 // scaledGroups has groups of a multiple of 128 rows: short, empty and full ones, and rows past the last.
 var scaledGroups = grouping{offsets: []int32{128, 128, 384, 512}, counts: []int32{100, 0, 201, 128}, m: 640}
+
+// roomyGroups are the same with room for more, so that operands are decoded first.
+var roomyGroups = grouping{offsets: scaledGroups.offsets, counts: scaledGroups.counts, m: 4*decodeRows + 128}
 
 // codes makes an input of random codes, NaN and Inf aside.
 func (m *emulation) codes(name string, dt dtype.DType, dims ...int) *graph.Value {
@@ -112,8 +116,12 @@ func TestEmulate_GroupedGEMMQuant(t *testing.T) {
 		{NVFP4, bf16, scaledGroups, true, 264, 224, "dense", true, [2]int{128, 256}},
 		{NVFP4, f32, noRows, true, 72, 96, "dense", false, [2]int{}},
 		{MXFP8, bf16, hostile, true, 72, 96, "dense", false, [2]int{128, 64}},
+		{MXFP8, bf16, roomyGroups, true, 264, 208, "discrete", true, [2]int{128, 128}},
+		{MXFP8E5M2, bf16, roomyGroups, false, 72, 96, "dense", false, [2]int{64, 64}},
+		{MXFP4Vec16, f32, roomyGroups, true, 200, 160, "dense", false, [2]int{64, 128}},
+		{NVFP4, bf16, roomyGroups, true, 264, 224, "discrete", true, [2]int{256, 128}},
 	} {
-		t.Run(fmt.Sprintf("%s/%v", c.f, c.tile), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s/%v/m=%d", c.f, c.tile, c.groups.m), func(t *testing.T) {
 			m := newEmulation(31)
 			m.sum = c.k
 			if c.tile == [2]int{} {
@@ -135,7 +143,7 @@ func TestEmulate_GroupedGEMMQuant(t *testing.T) {
 					ga, gb = m.normals("global_scale_a", f32, experts), m.normals("global_scale_b", f32, experts)
 				}
 			}
-			if c.counts && c.groups.m == scaledGroups.m {
+			if c.counts && slices.Equal(c.groups.offsets, scaledGroups.offsets) {
 				m.padding(c.groups, true, a, prob)
 				m.spoilFactors(c.groups, c.f, c.k, sfa)
 			}
@@ -152,16 +160,17 @@ func TestEmulate_GroupedGEMMQuant(t *testing.T) {
 func TestEmulate_ScaledExtremes(t *testing.T) {
 	e := newEmulator(t)
 	for _, f := range []BlockFormat{MXFP8, MXFP8E5M2, MXFP4, NVFP4} {
-		for _, far := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/far=%v", f, far), func(t *testing.T) {
+		for i := range 4 {
+			far, groups := i%2 == 1, []grouping{scaledGroups, roomyGroups}[i/2]
+			t.Run(fmt.Sprintf("%s/far=%v/m=%d", f, far, groups.m), func(t *testing.T) {
 				m := newEmulation(37)
 				m.rows = true
 				const n, k = 72, 96
-				offsets, counts := m.groups(scaledGroups, true)
-				a := m.codes("a", f.Values(), scaledGroups.m, k)
+				offsets, counts := m.groups(groups, true)
+				a := m.codes("a", f.Values(), groups.m, k)
 				row, col := 0, 0
 				// Rows of A take factors in turn, rows of B one that brings some of the products back.
-				sfa := m.factors("sfa", f, scaledGroups.m, k, 1, func() byte {
+				sfa := m.factors("sfa", f, groups.m, k, 1, func() byte {
 					row++
 					switch r := (row - 1) / dtype.FactorCols(k, f.Vec()); {
 					case r%61 == 7:
@@ -191,8 +200,8 @@ func TestEmulate_ScaledExtremes(t *testing.T) {
 						x[7*k+3], y[40*k] = 0x7c, 0xfc // Inf
 					}
 				}
-				m.padding(scaledGroups, true, a)
-				m.spoilFactors(scaledGroups, f, k, sfa)
+				m.padding(groups, true, a)
+				m.spoilFactors(groups, f, k, sfa)
 				op := scaledGEMM{Weights: w, Align: 128, D: dtype.BFloat16}
 				op.Scaled.Vec = f.Vec()
 				m.run(t, e, op, append([]*graph.Value{a, offsets, counts, nil, nil, nil, sfa, nil, nil, nil}, b...)...)
@@ -209,19 +218,22 @@ func TestEmulate_GroupedGEMMGLUQuant(t *testing.T) {
 		act    act
 		tile   [2]int
 		bias   dtype.DType
+		groups grouping
 	}{
-		{MXFP8, LayoutConcat, geglu(), [2]int{128, 256}, dtype.BFloat16},
-		{MXFP4, LayoutConcat, defaultAct, [2]int{64, 64}, 0},
-		{NVFP4, LayoutInterleaved32, defaultAct, [2]int{256, 128}, dtype.Float32},
-		{MXFP8E5M2, LayoutPairs, defaultAct, [2]int{128, 64}, dtype.Float16},
+		{MXFP8, LayoutConcat, geglu(), [2]int{128, 256}, dtype.BFloat16, scaledGroups},
+		{MXFP4, LayoutConcat, defaultAct, [2]int{64, 64}, 0, scaledGroups},
+		{NVFP4, LayoutInterleaved32, defaultAct, [2]int{256, 128}, dtype.Float32, scaledGroups},
+		{MXFP8E5M2, LayoutPairs, defaultAct, [2]int{128, 64}, dtype.Float16, scaledGroups},
+		{MXFP8, LayoutConcat, geglu(), [2]int{128, 128}, dtype.BFloat16, roomyGroups},
+		{NVFP4, LayoutPairs, defaultAct, [2]int{64, 128}, dtype.Float32, roomyGroups},
 	} {
-		t.Run(fmt.Sprintf("%s/%s", c.f, c.layout), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s/%s/m=%d", c.f, c.layout, c.groups.m), func(t *testing.T) {
 			m := newEmulation(41)
 			const n, k = 320, 160
-			offsets, counts := m.groups(scaledGroups, true)
-			a, sfa := m.codes("a", c.f.Values(), scaledGroups.m, k), m.factors("sfa", c.f, scaledGroups.m, k, 1, m.near(c.f))
+			offsets, counts := m.groups(c.groups, true)
+			a, sfa := m.codes("a", c.f.Values(), c.groups.m, k), m.factors("sfa", c.f, c.groups.m, k, 1, m.near(c.f))
 			w, b := m.scaledWeights("dense", c.f, 4, n, k, m.near(c.f))
-			prob, alpha := m.normals("prob", dtype.Float32, scaledGroups.m), m.value("alpha", dtype.Float32, []float32{0.01, -0.02, 0.015, 0.01}, 4)
+			prob, alpha := m.normals("prob", dtype.Float32, c.groups.m), m.value("alpha", dtype.Float32, []float32{0.01, -0.02, 0.015, 0.01}, 4)
 			var bias, ga, gb *graph.Value
 			if c.bias != 0 {
 				bias = m.normals("bias", c.bias, 4, n)
@@ -229,8 +241,8 @@ func TestEmulate_GroupedGEMMGLUQuant(t *testing.T) {
 			if c.f == NVFP4 {
 				ga, gb = m.value("global_scale_a", dtype.Float32, []float32{1, 2, -1.5, 0.5}, 4), m.value("global_scale_b", dtype.Float32, []float32{0.3, 2, 1.1, 0.7}, 4)
 			}
-			m.padding(scaledGroups, true, a, prob)
-			m.spoilFactors(scaledGroups, c.f, k, sfa)
+			m.padding(c.groups, true, a, prob)
+			m.spoilFactors(c.groups, c.f, k, sfa)
 			op := scaledGLU{Act: c.act, Layout: c.layout, Weights: w, Align: 128, D: dtype.BFloat16, C: dtype.Float32, Launch: Launch{Tile: c.tile}}
 			op.Scaled.Vec = c.f.Vec()
 			m.run(t, e, op, append([]*graph.Value{a, offsets, counts, alpha, prob, bias, sfa, nil, ga, gb}, b...)...)
@@ -245,20 +257,22 @@ func TestEmulate_GroupedGEMMdGLUQuant(t *testing.T) {
 		layout Layout
 		dt     dtype.DType
 		tile   [2]int
+		groups grouping
 	}{
-		{MXFP8, LayoutInterleaved32, dtype.BFloat16, [2]int{128, 128}},
-		{NVFP4, LayoutPairs, dtype.Float32, [2]int{64, 128}},
+		{MXFP8, LayoutInterleaved32, dtype.BFloat16, [2]int{128, 128}, scaledGroups},
+		{NVFP4, LayoutPairs, dtype.Float32, [2]int{64, 128}, scaledGroups},
+		{MXFP8, LayoutConcat, dtype.BFloat16, [2]int{128, 128}, roomyGroups},
 	} {
-		t.Run(fmt.Sprintf("%s/%s", c.f, c.layout), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s/%s/m=%d", c.f, c.layout, c.groups.m), func(t *testing.T) {
 			m := newEmulation(43)
 			const n, k = 352, 96
-			offsets, counts := m.groups(scaledGroups, true)
-			a, sfa := m.codes("a", c.f.Values(), scaledGroups.m, k), m.factors("sfa", c.f, scaledGroups.m, k, 1, m.near(c.f))
+			offsets, counts := m.groups(c.groups, true)
+			a, sfa := m.codes("a", c.f.Values(), c.groups.m, k), m.factors("sfa", c.f, c.groups.m, k, 1, m.near(c.f))
 			w, b := m.scaledWeights("discrete", c.f, 4, n, k, m.near(c.f))
-			cc, prob := m.normals("c", dtype.BFloat16, scaledGroups.m, 2*n), m.normals("prob", dtype.Float32, scaledGroups.m)
+			cc, prob := m.normals("c", dtype.BFloat16, c.groups.m, 2*n), m.normals("prob", dtype.Float32, c.groups.m)
 			alpha, beta := m.value("alpha", dtype.Float32, []float32{0.01, -0.02, 0.015, 0.01}, 4), m.normals("beta", dtype.Float32, 4)
-			m.padding(scaledGroups, true, a, cc, prob)
-			m.spoilFactors(scaledGroups, c.f, k, sfa)
+			m.padding(c.groups, true, a, cc, prob)
+			m.spoilFactors(c.groups, c.f, k, sfa)
 			op := scaledDGLU{Act: geglu(), Align: 128, DC: c.dt, ActType: dtype.BFloat16, Layout: c.layout, Weights: w, Launch: Launch{Tile: c.tile}}
 			op.Scaled.Vec = c.f.Vec()
 			m.run(t, e, op, append([]*graph.Value{a, offsets, counts, prob, beta, cc, alpha, sfa, nil, nil, nil}, b...)...)
@@ -322,23 +336,32 @@ func TestEmulate_WGradQuant(t *testing.T) {
 	e := newEmulator(t)
 	odd := grouping{offsets: []int32{128, 128, 512, 640}, counts: []int32{101, 0, 261, 0}, m: 768}
 	for _, c := range []struct {
-		f    BlockFormat
-		op   wgrad
-		tile [2]int
-		far  bool
+		f     BlockFormat
+		op    wgrad
+		tile  [2]int
+		far   bool
+		roomy bool
 	}{
-		{MXFP8, wgrad{AMajorM: true}, [2]int{128, 128}, false},
-		{MXFP8, wgrad{}, [2]int{256, 128}, false},
-		{MXFP8E5M2, wgrad{AMajorM: true, BMajorK: true, Discrete: 4}, [2]int{64, 64}, false},
-		{MXFP8, wgrad{AMajorM: true, Accumulate: true}, [2]int{64, 128}, true},
-		{MXFP8, wgrad{BMajorK: true, Ragged: true, Accumulate: true}, [2]int{64, 64}, true},
-		{MXFP8, wgrad{BMajorK: true, Ragged: true}, [2]int{128, 256}, false},
-		{MXFP4, wgrad{BMajorK: true}, [2]int{128, 128}, false},
-		{MXFP4Vec16, wgrad{BMajorK: true, Ragged: true}, [2]int{128, 64}, false},
-		{NVFP4, wgrad{BMajorK: true, Accumulate: true}, [2]int{64, 128}, false},
+		{MXFP8, wgrad{AMajorM: true}, [2]int{128, 128}, false, false},
+		{MXFP8, wgrad{}, [2]int{256, 128}, false, false},
+		{MXFP8E5M2, wgrad{AMajorM: true, BMajorK: true, Discrete: 4}, [2]int{64, 64}, false, false},
+		{MXFP8, wgrad{AMajorM: true, Accumulate: true}, [2]int{64, 128}, true, false},
+		{MXFP8, wgrad{BMajorK: true, Ragged: true, Accumulate: true}, [2]int{64, 64}, true, false},
+		{MXFP8, wgrad{BMajorK: true, Ragged: true}, [2]int{128, 256}, false, false},
+		{MXFP4, wgrad{BMajorK: true}, [2]int{128, 128}, false, false},
+		{MXFP4Vec16, wgrad{BMajorK: true, Ragged: true}, [2]int{128, 64}, false, false},
+		{NVFP4, wgrad{BMajorK: true, Accumulate: true}, [2]int{64, 128}, false, false},
+		{MXFP8, wgrad{AMajorM: true}, [2]int{128, 128}, false, true},
+		{MXFP8E5M2, wgrad{AMajorM: true, BMajorK: true, Discrete: 4}, [2]int{64, 64}, false, true},
+		{MXFP8, wgrad{BMajorK: true, Ragged: true, Accumulate: true}, [2]int{64, 64}, true, true},
+		{MXFP8, wgrad{AMajorM: true}, [2]int{64, 64}, true, true},
+		{NVFP4, wgrad{BMajorK: true, Ragged: true}, [2]int{64, 128}, false, true},
 	} {
-		op := c.op
-		t.Run(fmt.Sprintf("%s/m=%v,k=%v,ragged=%v,acc=%v,far=%v", c.f, op.AMajorM, op.BMajorK, op.Ragged, op.Accumulate, c.far), func(t *testing.T) {
+		op, odd := c.op, odd
+		if c.roomy {
+			odd.m = roomyGroups.m
+		}
+		t.Run(fmt.Sprintf("%s/m=%v,k=%v,ragged=%v,acc=%v,far=%v,roomy=%v", c.f, op.AMajorM, op.BMajorK, op.Ragged, op.Accumulate, c.far, c.roomy), func(t *testing.T) {
 			m := newEmulation(53)
 			m.sum = 512
 			const hidden, inter = 208, 272

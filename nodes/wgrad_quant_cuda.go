@@ -11,9 +11,16 @@ type scaledGroupProduct struct {
 	scaledConsts
 }
 
-// CUDAScratch is the addresses of discrete gradients, then the flag of extreme factors.
-func (o scaledWGrad) CUDAScratch(*graph.Node, graph.GPU) int64 {
-	return pointerBytes(o.WGrad.Discrete) + flagBytes
+// CUDAScratch is the addresses of discrete gradients, the flag of extreme factors, then decoded operands.
+func (o scaledWGrad) CUDAScratch(n *graph.Node, _ graph.GPU) int64 {
+	_, a := codesOf(n.In(wgA))
+	_, b := codesOf(n.In(wgB))
+	tokens := a[1]
+	if o.WGrad.AMajorM {
+		tokens = a[0]
+	}
+	_, decoded := decodedBytes(n.In(wgOffsets).Dim(0), tokens, a[0]*a[1], b[0]*b[1])
+	return pointerBytes(o.WGrad.Discrete) + flagBytes + decoded
 }
 
 func (o scaledWGrad) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
@@ -37,7 +44,12 @@ func (o scaledWGrad) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 		AType: "float", CodesA: cudaCodes(f.Values()), CodesB: cudaCodes(f.Values()), Format: cudaFactors(f.Factor()), Vec: f.Vec(), Align: w.Align,
 		HasGlobalA: c.In[scaledWGGlobalA] != nil, HasGlobalB: c.In[scaledWGGlobalB] != nil,
 	}}
-	if p.productTile, err = chooseTile(w.Launch, c.GPU, s); err != nil {
+	size := s
+	first, decoded := decodedBytes(s.groups, tokens, hidden*tokens, inter*tokens)
+	if decoded > 0 {
+		size.codes = codeBits{}
+	}
+	if p.productTile, err = chooseTile(w.Launch, c.GPU, size); err != nil {
 		return nil, err
 	}
 	outs := c.Out
@@ -60,19 +72,35 @@ func (o scaledWGrad) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 	if f.extremes() {
 		flag = scratchAt(c, int(pointerBytes(w.Discrete)))
 		launches = append(launches, zeros(flag, 1, nil))
-		for i, x := range []struct {
-			rows  int
-			inner bool
-		}{{hidden, p.RowsInnerA}, {inter, p.RowsInnerB}} {
-			e := extremeParams{Codes: p.CodesA, E: p.E, Rows: x.rows, Kind: 2, TokensInner: x.inner, Ragged: w.Ragged, Align: w.Align}
-			launches = append(launches, e.launch(c.GPU, x.rows*tiles(tokens, 128), ptr(c.In[wgA+i]), ptr(c.In[scaledWGSFA+i]), ptr(offsets), ptr(c.In[wgCounts]),
-				rowsA, rowsB, flag, int32(tokens)))
+	}
+	da, db := scratchAt(c, int(pointerBytes(w.Discrete)+flagBytes)), scratchAt(c, int(pointerBytes(w.Discrete)+flagBytes+first))
+	for i, x := range []struct {
+		rows  int
+		inner bool
+		out   graph.Pointer
+	}{{hidden, p.RowsInnerA, da}, {inter, p.RowsInnerB, db}} {
+		e := extremeParams{Codes: p.CodesA, E: p.E, Rows: x.rows, Kind: 2, TokensInner: x.inner, Ragged: w.Ragged, Align: w.Align}
+		args := []any{ptr(c.In[wgA+i]), ptr(c.In[scaledWGSFA+i]), ptr(offsets), ptr(c.In[wgCounts]), rowsA, rowsB, flag, int32(tokens)}
+		switch {
+		case decoded > 0:
+			d := decodeParams{extremeParams: e, Format: p.Format, Vec: p.Vec, Extremes: f.extremes()}
+			launches = append(launches, d.launch(c.GPU, tiles(x.rows, 128)*tiles(tokens, 128), x.out, args))
+		case f.extremes():
+			launches = append(launches, e.launch(c.GPU, x.rows*tiles(tokens, 128), args...))
 		}
+	}
+	if f.extremes() {
 		p.When = unlessExtreme
 	}
-	args := []any{ptr(a), ptr(b), ptr(c.In[scaledWGSFA]), ptr(c.In[scaledWGSFB]), flag, ptr(offsets), ptr(c.In[wgCounts]), rowsA, rowsB,
-		ptr(alpha), ptr(c.In[scaledWGGlobalA]), ptr(c.In[scaledWGGlobalB]), out, int32(tokens)}
-	launches = append(launches, p.launch(c.GPU, "wgrad_quant", p, p.work(), args...))
+	rest := []any{flag, ptr(offsets), ptr(c.In[wgCounts]), rowsA, rowsB, ptr(alpha), ptr(c.In[scaledWGGlobalA]), ptr(c.In[scaledWGGlobalB]), out, int32(tokens)}
+	args := join(ptr(a), ptr(b), ptr(c.In[scaledWGSFA]), ptr(c.In[scaledWGSFB]), rest)
+	if decoded > 0 {
+		plain := p
+		plain.CodesA, plain.CodesB, plain.AType = "kNoCodes", "kNoCodes", p.OperandType
+		launches = append(launches, p.launch(c.GPU, "wgrad_quant", plain, p.work(), join(da, db, ptr(nil), ptr(nil), rest)...))
+	} else {
+		launches = append(launches, p.launch(c.GPU, "wgrad_quant", p, p.work(), args...))
+	}
 	if f.extremes() {
 		p.When, p.OperandType, s.dt = ifExtreme, "float", dtype.Float32
 		p.Blocks, p.SharedBytes = 1, p.sharedBytes(0, s)

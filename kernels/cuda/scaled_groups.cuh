@@ -1,9 +1,11 @@
 // group_product.cuh for operands that are codes with factors along the rows of the groups (contracts, sections 3 and 8).
 //
+// With kNoCodes, scaled_decode.cuh has decoded them, and the product is the plain one of group_product.cuh.
+//
 // Tiles, warps: group_product.cuh. Shared memory: that of scaled_rows.cuh. The factors of group e, a tensor of their own, begin
 // 512 ceil(R/128) ceil(rows before e / (4 Vec)) bytes on: groups are multiples of 128 rows, so that nothing is rounded.
 //
-// P, the constants: those of group_product.cuh; CodesA, CodesB (alike), Format, Vec, of the factors; Align, of which offsets are
+// P, the constants: those of group_product.cuh; CodesA, CodesB (alike, or kNoCodes), Format, Vec, of the factors; Align, of which offsets are
 // kept multiples; When and the rest of scaled_extra.cuh.
 #pragma once
 #include "group_product.cuh"
@@ -57,5 +59,9 @@ private:
     }
 };
 
+template <class P, bool kDecoded>
+struct ScaledGroupSmemOf : ScaledSmem<ScaledGroupSpec<P>, P::E> {};
 template <class P>
-using ScaledGroupSmem = ScaledSmem<ScaledGroupSpec<P>, P::E>;
+struct ScaledGroupSmemOf<P, true> : GroupSmem<P> {};
+template <class P>
+using ScaledGroupSmem = ScaledGroupSmemOf<P, P::CodesA == kNoCodes>;

@@ -1,10 +1,12 @@
 // row_product.cuh for operands of which one or both are codes with factors (contracts, sections 3 and 7): A (M,K), B (N,K) each
 // group, K-major, or with NMajor (K,N) beside a plain A, its blocks along N.
 //
+// With kNoCodes for both, scaled_decode.cuh has decoded them, and the product is the plain one of row_product.cuh.
+//
 // Tiles, warps: row_product.cuh. Shared memory: with OperandType bf16 the tiles of bf16, the ring, a stage a warp, the groups
 // (scaled_pipeline.cuh); with float one tile of each operand instead of tiles and ring.
 //
-// P, the constants: those of row_product.cuh; AType, of a plain A; CodesA (or kNoCodes), CodesB, Format, Vec, of the factors; Align, of which
+// P, the constants: those of row_product.cuh; AType, of a plain A; CodesA, CodesB (or kNoCodes), Format, Vec, of the factors; Align, of which
 // offsets are kept multiples; When and the rest of scaled_extra.cuh.
 #pragma once
 #include "row_product.cuh"
@@ -82,8 +84,12 @@ private:
     }
 };
 
+template <class P, bool kDecoded>
+struct ScaledRowSmemOf : ScaledSmem<ScaledRowSpec<P>, P::E> {};
 template <class P>
-using ScaledRowSmem = ScaledSmem<ScaledRowSpec<P>, P::E>;
+struct ScaledRowSmemOf<P, true> : RowSmem<P> {};
+template <class P>
+using ScaledRowSmem = ScaledRowSmemOf<P, P::CodesB == kNoCodes>;
 
 // Operands of the kernels of this family, as their arguments.
 struct ScaledOperands {
@@ -103,7 +109,12 @@ __device__ __forceinline__ void scaled_rows(const ScaledOperands& x, const int* 
     }
     Smem& smem = *reinterpret_cast<Smem*>(ptx::dynamic_shared());
     smem.groups.template read<P::TileM>(offsets, counts, limit, P::Align);
-    const ScaledRowWork<P> work{{smem.groups, nullptr, nullptr}, x.a, x.b, x.sfa, x.sfb};
     auto epilogue = make(smem);
-    multiply_codes<ScaledRowSpec<P>>(smem, work, epilogue);
+    if constexpr (P::CodesB == kNoCodes) {
+        const RowWork<P> work{smem.groups, static_cast<const typename P::OperandType*>(x.a), x.b};
+        multiply_tiles<RowSpec<P>>(smem.slots, work, epilogue);
+    } else {
+        const ScaledRowWork<P> work{{smem.groups, nullptr, nullptr}, x.a, x.b, x.sfa, x.sfb};
+        multiply_codes<ScaledRowSpec<P>>(smem, work, epilogue);
+    }
 }

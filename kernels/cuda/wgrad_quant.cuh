@@ -17,7 +17,13 @@ extern "C" __global__ void __launch_bounds__(Shape<ScaledGroupSpec<Params>>::kTh
     }
     Smem& smem = *reinterpret_cast<Smem*>(ptx::dynamic_shared());
     smem.groups.read<1>(offsets, counts, rows_in_use(capacity, rows_a, rows_b), Params::Align);
-    const ScaledGroupWork<Params> work{{smem.groups, nullptr, nullptr, capacity}, a, b, sfa, sfb};
     GroupEpilogue<Params, ScaledExtra<Params, true>> epilogue{smem.stages, {alpha, global_a, global_b, nullptr}, nullptr, out};
-    multiply_codes<ScaledGroupSpec<Params>>(smem, work, epilogue);
+    if constexpr (Params::CodesA == kNoCodes) {
+        using T = Params::OperandType;
+        const GroupWork<Params> work{smem.groups, reinterpret_cast<const T*>(a), reinterpret_cast<const T*>(b), capacity};
+        multiply_tiles<GroupSpec<Params>>(smem.slots, work, epilogue);
+    } else {
+        const ScaledGroupWork<Params> work{{smem.groups, nullptr, nullptr, capacity}, a, b, sfa, sfb};
+        multiply_codes<ScaledGroupSpec<Params>>(smem, work, epilogue);
+    }
 }

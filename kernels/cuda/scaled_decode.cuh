@@ -1,0 +1,242 @@
+// Writes the values of codes with factors as bf16, laid out as the codes are: for products of so many rows that their main loop
+// would decode each code over and over.
+//
+//   out = code * factor;  *extreme = 1 if bf16 does not hold one (else it stays): fp8 codes, CodeFormat::kLeastFactor
+//
+// Only what the product reads is decoded and counts: real rows, or real tokens, and the weights of groups that have some. A thread
+// block takes tiles of 128 lines by 128 neighbours, grid-stride, whose factors go through shared memory; a thread takes 16 codes of
+// every 32nd line.
+//
+// Params: Codes, Format, Vec; E; Rows, Cols, of a matrix of codes whose factors run along Cols; Kind, Ptrs, TokensInner, Ragged and
+// Align: scaled_extremes.cuh; Extremes: whether there can be any.
+#include "decode.cuh"
+#include "tile.cuh"
+
+using P = Params;
+using ptx::u16;
+using Format = CodeFormat<P::Codes>;
+constexpr bool kDown = P::Kind == 2 && !P::TokensInner;  // the factors run across the lines
+constexpr int kSide = 128, kThreads = 256, kChunk = 16, kChunks = kSide / kChunk, kTurns = kSide * kChunks / kThreads;
+constexpr int kBlocks = kSide / P::Vec, kSubs = kBlocks / 4;  // factors, and words of them, of a line
+constexpr int kBits = Format::kBits, kWords = kBits / 2;      // a chunk's codes in memory
+constexpr int kRowTiles = ceil_div(P::Rows, kSide), kColTiles = ceil_div(P::Cols, kSide), kRowWords = ceil_div(P::Cols, 4 * P::Vec);
+
+struct Part {
+    const unsigned char* codes;
+    u16* out;
+    i64 ld;                        // codes between lines
+    int lines, run;                // that exist; a run is a multiple of kChunk but for that of real tokens
+    const unsigned char* factors;  // of its first line and block
+    int subs;
+};
+
+// Places the codes and the output of the part that begins at code at of codes, and out.
+__device__ __forceinline__ void place(Part& p, const unsigned char* codes, u16* out, i64 at, i64 ld) {
+    p.codes = codes + at * kBits / 8;
+    p.out = out + at;
+    p.ld = ld;
+}
+
+struct Parts {
+    const void* codes;
+    const void* factors;
+    u16* out;
+    const Groups<P::E>& groups;  // in tiles of 128 rows
+    int capacity;
+
+    __device__ __forceinline__ int count() const {
+        return P::Kind == 0 ? P::E * kRowTiles * kColTiles : groups.tiles[P::E] * (P::Kind == 1 ? kColTiles : kRowTiles);
+    }
+
+    // Part i, of no lines where the product reads none.
+    __device__ __forceinline__ Part at(int i) const {
+        const unsigned char* c = static_cast<const unsigned char*>(codes);
+        const unsigned char* f = static_cast<const unsigned char*>(factors);
+        Part p{};
+        if constexpr (P::Kind == 0) {
+            constexpr i64 kMatrix = static_cast<i64>(P::Rows) * P::Cols, kFactors = static_cast<i64>(kRowTiles) * kRowWords * 512;
+            const int g = i / (kRowTiles * kColTiles), r = i / kColTiles % kRowTiles, k = i % kColTiles;
+            if (groups.real[g] == groups.begin(g)) {
+                return p;
+            }
+            c = P::Ptrs ? reinterpret_cast<const unsigned char*>(static_cast<const u64*>(codes)[g]) : c + g * (kMatrix * kBits / 8);
+            f = P::Ptrs ? reinterpret_cast<const unsigned char*>(static_cast<const u64*>(factors)[g]) : f + g * kFactors;
+            place(p, c, out + g * kMatrix, static_cast<i64>(r * kSide) * P::Cols + k * kSide, P::Cols);
+            row_part(p, f, r, k, min_of(kSide, P::Rows - r * kSide));
+        } else {
+            constexpr int kAcross = P::Kind == 1 ? kColTiles : kRowTiles;
+            const int tile = i / kAcross, across = i % kAcross;
+            const RowTile t = groups.template at<kSide>(groups.find(tile), tile);
+            if constexpr (P::Kind == 1) {
+                place(p, c, out, static_cast<i64>(t.first) * P::Cols + across * kSide, P::Cols);
+                row_part(p, f, t.first / kSide, across, t.mid - t.first);
+            } else {
+                const i64 begin = groups.begin(t.group), tokens = groups.end[t.group] - begin;
+                const int rows = min_of(kSide, P::Rows - across * kSide), real = t.mid - t.first;
+                if constexpr (kDown) {
+                    place(p, c, out, static_cast<i64>(t.first) * P::Rows + across * kSide, P::Rows);
+                } else {
+                    const i64 row = across * kSide;
+                    place(p, c, out, P::Ragged ? begin * P::Rows + row * tokens + (t.first - begin) : row * capacity + t.first, P::Ragged ? tokens : capacity);
+                }
+                p.lines = kDown ? real : rows;
+                p.run = kDown ? rows : real;
+                const i64 words = tokens / (4 * P::Vec);
+                p.factors = f + (kRowTiles * (begin / (4 * P::Vec)) + across * words + (t.first - begin) / (4 * P::Vec)) * 512;
+                p.subs = kSubs;
+            }
+        }
+        return p;
+    }
+
+private:
+    // The rest of a part of rows: tile (r, c).
+    static __device__ __forceinline__ void row_part(Part& p, const unsigned char* factors, int r, int c, int lines) {
+        p.lines = lines;
+        p.run = min_of(kSide, P::Cols - c * kSide);
+        p.factors = factors + (static_cast<i64>(r) * kRowWords + c * kSubs) * 512;
+        p.subs = min_of(kSubs, kRowWords - c * kSubs);
+    }
+};
+
+// Factors as bf16, by line and block, or kDown by block and neighbour.
+struct Table {
+    alignas(16) u16 factor[kSide * kBlocks];
+    int low;  // whether one is below kLeastFactor
+
+    __device__ __forceinline__ void read(const Part& p) {
+        if (threadIdx.x == 0) {
+            low = 0;
+        }
+        __syncthreads();
+        for (int i = threadIdx.x; i < kSide * p.subs; i += kThreads) {
+            const u32 four = reinterpret_cast<const u32*>(p.factors)[i];
+            const int line = i % kSide / 4 + i % 4 * 32, first = i / kSide * 4;
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const u32 code = four >> 8 * k & 0xff;
+                if (P::Extremes && code < Format::kLeastFactor) {
+                    low = 1;
+                }
+                factor[kDown ? (first + k) * kSide + line : line * kBlocks + first + k] = static_cast<u16>(factor_pair<P::Format>(code));
+            }
+        }
+        __syncthreads();
+    }
+
+    // The pair of factors of codes 2i and 2i+1 of chunk c of a line.
+    __device__ __forceinline__ u32 pair(int line, int c, int i) const {
+        if constexpr (kDown) {
+            return *reinterpret_cast<const u32*>(factor + line / P::Vec * kSide + c * kChunk + 2 * i);
+        }
+        return factor[line * kBlocks + c * kChunk / P::Vec] * 0x00010001u;
+    }
+};
+
+// Code i of those in memory.
+__device__ __forceinline__ u32 code_of(const unsigned char* codes, int i) { return codes[i * kBits / 8] >> i * kBits % 8 & ((1 << kBits) - 1); }
+
+// Decodes a chunk. Numbers that are none, and their likes in factors of 8 bits, are rare and made one by one.
+__device__ __forceinline__ void decode_chunk(u16* out, const u32 (&words)[kWords], const unsigned char* codes, const Table& table, int line, int c) {
+    u32 pairs[8], special = 0;
+    if constexpr (kBits == 4) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            u32 four[4];
+            decode_nibbles<true>(four, words[h]);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                pairs[4 * h + i] = four[i];
+            }
+        }
+    } else {
+#pragma unroll
+        for (int w = 0; w < 4; w++) {
+            decode_bytes<P::Codes>(pairs[2 * w], pairs[2 * w + 1], words[w]);
+            special |= specials<P::Codes>(words[w]);
+        }
+    }
+    if ((special & 0x80808080u) != 0) {
+#pragma unroll 1
+        for (int i = 0; i < kChunk; i++) {
+            const u32 factor = table.pair(line, c, i / 2) >> i % 2 * 16;
+            out[i] = ptx::to_bf16(__fmul_rn(code_value<P::Codes>(code_of(codes, i)), __uint_as_float(factor << 16)));
+        }
+        return;
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        uint4 eight;
+        u32* to = &eight.x;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            to[i] = ptx::mul_bf16x2(pairs[4 * h + i], table.pair(line, c, 4 * h + i));
+        }
+        reinterpret_cast<uint4*>(out)[h] = eight;
+    }
+}
+
+// Whether one of the first n codes of a chunk is not zero and beside a factor below kLeastFactor.
+__device__ __forceinline__ bool beyond(const unsigned char* codes, const Table& table, int line, int c, int n) {
+    bool found = false;
+#pragma unroll 1
+    for (int i = 0; i < n; i++) {
+        const u32 factor = table.pair(line, c, i / 2) >> i % 2 * 16 & 0xffff;
+        found |= factor >> 7 < Format::kLeastFactor && (code_of(codes, i) & Format::kMagnitude) != 0;
+    }
+    return found;
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads, 4)
+    scaled_decode(u16* out, const void* codes, const void* factors, const int* offsets, const int* counts, const int* rows_a, const int* rows_b, u32* extreme,
+                  int capacity) {
+    __shared__ Groups<P::E> groups;
+    __shared__ Table table;
+    groups.template read<kSide>(offsets, counts, rows_in_use(capacity, rows_a, rows_b), P::Align);
+    const Parts parts{codes, factors, out, groups, capacity};
+    const int c = threadIdx.x % kChunks, first = threadIdx.x / kChunks;
+    bool found = false;
+    for (int i = blockIdx.x; i < parts.count(); i += gridDim.x) {
+        const Part p = parts.at(i);
+        if (p.lines <= 0 || p.run <= 0) {
+            continue;
+        }
+        const int n = min_of(kChunk, p.run - c * kChunk);
+        u32 words[kTurns][kWords];
+#pragma unroll
+        for (int turn = 0; turn < kTurns; turn++) {
+            const int line = first + turn * (kThreads / kChunks);
+            const unsigned char* from = p.codes + (line * p.ld + c * kChunk) * kBits / 8;
+#pragma unroll
+            for (int w = 0; w < kWords; w++) {
+                words[turn][w] = 0;
+            }
+            if (line < p.lines && n > 0) {
+                if constexpr (kWords == 4) {
+                    const uint4 x = *reinterpret_cast<const uint4*>(from);
+                    words[turn][0] = x.x, words[turn][1] = x.y, words[turn][2] = x.z, words[turn][3] = x.w;
+                } else {
+                    const uint2 x = *reinterpret_cast<const uint2*>(from);
+                    words[turn][0] = x.x, words[turn][1] = x.y;
+                }
+            }
+        }
+        table.read(p);
+#pragma unroll
+        for (int turn = 0; turn < kTurns; turn++) {
+            const int line = first + turn * (kThreads / kChunks);
+            if (line < p.lines && n > 0) {
+                const i64 at = line * p.ld + c * kChunk;
+                const unsigned char* from = p.codes + at * kBits / 8;
+                if (P::Extremes && table.low != 0) {
+                    found |= beyond(from, table, line, c, n);
+                }
+                decode_chunk(p.out + at, words[turn], from, table, line, c);
+            }
+        }
+        __syncthreads();
+    }
+    if (found) {
+        *extreme = 1;
+    }
+}
