@@ -173,7 +173,7 @@ func (d *randomData) bf16(seed uint64, n int) []uint16 {
 	return x
 }
 
-func fillFrom(dst, table []uint16, seed uint64) {
+func fillFrom[T uint8 | uint16](dst, table []T, seed uint64) {
 	at := int(seed * 1000003 % tableLen)
 	for len(dst) > 0 {
 		n := copy(dst, table[at:])
@@ -183,9 +183,8 @@ func fillFrom(dst, table []uint16, seed uint64) {
 
 // codes returns n bytes of random codes of a block-scaled operand, or of factors between 1/4 and 2.
 func (d *randomData) codes(seed uint64, dt dtype.DType, n int) []uint8 {
-	x := make([]uint8, n)
-	for i := range x {
-		u := d.unit[(seed*1000003+uint64(i))%tableLen]
+	x, table := make([]uint8, n), make([]uint8, tableLen)
+	for i, u := range d.unit {
 		c := uint8(u) // the low bits of a mantissa
 		switch dt {
 		case dtype.E8M0:
@@ -193,8 +192,9 @@ func (d *randomData) codes(seed uint64, dt dtype.DType, n int) []uint8 {
 		case dtype.E4M3, dtype.E5M2: // no NaN and no Inf
 			c &^= 0x40
 		}
-		x[i] = c
+		table[i] = c
 	}
+	fillFrom(x, table, seed)
 	return x
 }
 

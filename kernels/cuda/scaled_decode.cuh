@@ -4,8 +4,8 @@
 //   out = code * factor;  *extreme = 1 if bf16 does not hold one (else it stays): fp8 codes, CodeFormat::kLeastFactor
 //
 // Only what the product reads is decoded and counts: real rows, or real tokens, and the weights of groups that have some. A thread
-// block takes tiles of 128 lines by 128 neighbours, grid-stride, whose factors go through shared memory; a thread takes 16 codes of
-// every 32nd line.
+// block takes tiles of 128 lines by 128 neighbours, grid-stride, whose factors go through shared memory; a thread takes 8 codes of
+// every 16th line, so that a warp writes whole sectors.
 //
 // Params: Codes, Format, Vec; E; Rows, Cols, of a matrix of codes whose factors run along Cols; Kind, Ptrs, TokensInner, Ragged and
 // Align: scaled_extremes.cuh; Extremes: whether there can be any.
@@ -16,9 +16,9 @@ using P = Params;
 using ptx::u16;
 using Format = CodeFormat<P::Codes>;
 constexpr bool kDown = P::Kind == 2 && !P::TokensInner;  // the factors run across the lines
-constexpr int kSide = 128, kThreads = 256, kChunk = 16, kChunks = kSide / kChunk, kTurns = kSide * kChunks / kThreads;
+constexpr int kSide = 128, kThreads = 256, kChunk = 8, kChunks = kSide / kChunk, kTurns = kSide * kChunks / kThreads;
 constexpr int kBlocks = kSide / P::Vec, kSubs = kBlocks / 4;  // factors, and words of them, of a line
-constexpr int kBits = Format::kBits, kWords = kBits / 2;      // a chunk's codes in memory
+constexpr int kBits = Format::kBits, kWords = kBits / 4;      // a chunk's codes in memory
 constexpr int kRowTiles = ceil_div(P::Rows, kSide), kColTiles = ceil_div(P::Cols, kSide), kRowWords = ceil_div(P::Cols, 4 * P::Vec);
 
 struct Part {
@@ -112,13 +112,21 @@ struct Table {
         for (int i = threadIdx.x; i < kSide * p.subs; i += kThreads) {
             const u32 four = reinterpret_cast<const u32*>(p.factors)[i];
             const int line = i % kSide / 4 + i % 4 * 32, first = i / kSide * 4;
+            u32 value[4];
 #pragma unroll
             for (int k = 0; k < 4; k++) {
                 const u32 code = four >> 8 * k & 0xff;
                 if (P::Extremes && code < Format::kLeastFactor) {
                     low = 1;
                 }
-                factor[kDown ? (first + k) * kSide + line : line * kBlocks + first + k] = static_cast<u16>(factor_pair<P::Format>(code));
+                value[k] = factor_pair<P::Format>(code);
+                if constexpr (kDown) {
+                    factor[(first + k) * kSide + line] = static_cast<u16>(value[k]);
+                }
+            }
+            if constexpr (!kDown) {
+                *reinterpret_cast<uint2*>(factor + line * kBlocks + first) =
+                    uint2{ptx::pick_bytes(value[0], value[1], 0x5410), ptx::pick_bytes(value[2], value[3], 0x5410)};
             }
         }
         __syncthreads();
@@ -138,20 +146,12 @@ __device__ __forceinline__ u32 code_of(const unsigned char* codes, int i) { retu
 
 // Decodes a chunk. Numbers that are none, and their likes in factors of 8 bits, are rare and made one by one.
 __device__ __forceinline__ void decode_chunk(u16* out, const u32 (&words)[kWords], const unsigned char* codes, const Table& table, int line, int c) {
-    u32 pairs[8], special = 0;
+    u32 pairs[4], special = 0;
     if constexpr (kBits == 4) {
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            u32 four[4];
-            decode_nibbles<true>(four, words[h]);
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                pairs[4 * h + i] = four[i];
-            }
-        }
+        decode_nibbles<true>(pairs, words[0]);
     } else {
 #pragma unroll
-        for (int w = 0; w < 4; w++) {
+        for (int w = 0; w < 2; w++) {
             decode_bytes<P::Codes>(pairs[2 * w], pairs[2 * w + 1], words[w]);
             special |= specials<P::Codes>(words[w]);
         }
@@ -164,16 +164,13 @@ __device__ __forceinline__ void decode_chunk(u16* out, const u32 (&words)[kWords
         }
         return;
     }
+    uint4 eight;
+    u32* to = &eight.x;
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        uint4 eight;
-        u32* to = &eight.x;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            to[i] = ptx::mul_bf16x2(pairs[4 * h + i], table.pair(line, c, 4 * h + i));
-        }
-        reinterpret_cast<uint4*>(out)[h] = eight;
+    for (int i = 0; i < 4; i++) {
+        to[i] = ptx::mul_bf16x2(pairs[i], table.pair(line, c, i));
     }
+    *reinterpret_cast<uint4*>(out) = eight;
 }
 
 // Whether one of the first n codes of a chunk is not zero and beside a factor below kLeastFactor.
@@ -202,22 +199,22 @@ extern "C" __global__ void __launch_bounds__(kThreads, 4)
             continue;
         }
         const int n = min_of(kChunk, p.run - c * kChunk);
+        const i64 start = first * p.ld + c * kChunk, step = kThreads / kChunks * p.ld;
         u32 words[kTurns][kWords];
 #pragma unroll
         for (int turn = 0; turn < kTurns; turn++) {
             const int line = first + turn * (kThreads / kChunks);
-            const unsigned char* from = p.codes + (line * p.ld + c * kChunk) * kBits / 8;
+            const unsigned char* from = p.codes + (start + turn * step) * kBits / 8;
 #pragma unroll
             for (int w = 0; w < kWords; w++) {
                 words[turn][w] = 0;
             }
             if (line < p.lines && n > 0) {
-                if constexpr (kWords == 4) {
-                    const uint4 x = *reinterpret_cast<const uint4*>(from);
-                    words[turn][0] = x.x, words[turn][1] = x.y, words[turn][2] = x.z, words[turn][3] = x.w;
-                } else {
+                if constexpr (kWords == 2) {
                     const uint2 x = *reinterpret_cast<const uint2*>(from);
                     words[turn][0] = x.x, words[turn][1] = x.y;
+                } else {
+                    words[turn][0] = *reinterpret_cast<const u32*>(from);
                 }
             }
         }
@@ -226,7 +223,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 4)
         for (int turn = 0; turn < kTurns; turn++) {
             const int line = first + turn * (kThreads / kChunks);
             if (line < p.lines && n > 0) {
-                const i64 at = line * p.ld + c * kChunk;
+                const i64 at = start + turn * step;
                 const unsigned char* from = p.codes + at * kBits / 8;
                 if (P::Extremes && table.low != 0) {
                     found |= beyond(from, table, line, c, n);
