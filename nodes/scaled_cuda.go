@@ -24,6 +24,7 @@ type scaledConsts struct {
 	Vec, Align                      int
 	HasGlobalA, HasGlobalB, HasAmax bool
 	When                            int // scaled_extra.cuh
+	Thin                            bool
 }
 
 // Values of When.
@@ -95,6 +96,10 @@ func scaledProductFor(d graph.GPU, f BlockFormat, w weightKind, l Launch, plain 
 	}
 	if plain != dtype.Invalid {
 		p.AType, p.CodesA = elemType(plain), "kNoCodes"
+	}
+	if t, ok := thinTile(l, d, s, w); ok {
+		p.productTile, p.Thin, s.thin = t, true, true
+		return p, s, nil
 	}
 	var err error
 	p.productTile, err = chooseTile(l, d, s)

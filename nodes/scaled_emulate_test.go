@@ -13,6 +13,9 @@ import (
 // scaledGroups has groups of a multiple of 128 rows: short, empty and full ones, and rows past the last.
 var scaledGroups = grouping{offsets: []int32{128, 128, 384, 512}, counts: []int32{100, 0, 201, 128}, m: 640}
 
+// thinGroups have few rows each, in groups of 128 rows: the thin kernel multiplies them.
+var thinGroups = grouping{offsets: []int32{128, 256, 384, 384, 512, 640, 768, 896}, counts: []int32{1, 8, 16, 0, 17, 40, 64, 65}, m: 1024}
+
 // codes makes an input of random codes, NaN and Inf aside.
 func (m *emulation) codes(name string, dt dtype.DType, dims ...int) *graph.Value {
 	v := m.g.Input(name, dt, dims...)
@@ -111,12 +114,18 @@ func TestEmulate_GroupedGEMMQuant(t *testing.T) {
 		{MXFP4Vec16, bf16, scaledGroups, true, 200, 160, "discrete", true, [2]int{64, 128}},
 		{NVFP4, bf16, scaledGroups, true, 264, 224, "dense", true, [2]int{128, 256}},
 		{NVFP4, f32, noRows, true, 72, 96, "dense", false, [2]int{}},
+		{MXFP8, bf16, thinGroups, true, 520, 208, "dense", false, [2]int{}},
+		{MXFP8E5M2, f32, thinGroups, true, 72, 512, "discrete", true, [2]int{}},
+		{MXFP4, bf16, thinGroups, true, 264, 416, "dense", true, [2]int{}},
+		{MXFP4Vec16, bf16, thinGroups, true, 256, 160, "discrete", false, [2]int{}},
+		{NVFP4, bf16, thinGroups, true, 328, 224, "dense", true, [2]int{}},
+		{NVFP4, f32, thinGroups, false, 64, 64, "dense", false, [2]int{}},
 		{MXFP8, bf16, hostile, true, 72, 96, "dense", false, [2]int{128, 64}},
 	} {
-		t.Run(fmt.Sprintf("%s/%v", c.f, c.tile), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s/%v,m=%d,K=%d", c.f, c.tile, c.groups.m, c.k), func(t *testing.T) {
 			m := newEmulation(31)
 			m.sum = c.k
-			if c.tile == [2]int{} {
+			if c.groups.m == noRows.m {
 				m.gpu = 1
 			}
 			if c.groups.m%128 != 0 {
@@ -135,7 +144,7 @@ func TestEmulate_GroupedGEMMQuant(t *testing.T) {
 					ga, gb = m.normals("global_scale_a", f32, experts), m.normals("global_scale_b", f32, experts)
 				}
 			}
-			if c.counts && c.groups.m == scaledGroups.m {
+			if c.counts && (c.groups.m == scaledGroups.m || c.groups.m == thinGroups.m) {
 				m.padding(c.groups, true, a, prob)
 				m.spoilFactors(c.groups, c.f, c.k, sfa)
 			}

@@ -2,7 +2,7 @@
 // group, K-major, or with NMajor (K,N) beside a plain A, its blocks along N.
 //
 // Tiles, warps: row_product.cuh. Shared memory: with OperandType bf16 the tiles of bf16, the ring, a stage a warp, the groups
-// (scaled_pipeline.cuh); with float one tile of each operand instead of tiles and ring.
+// (scaled_pipeline.cuh); with float one tile of each operand instead of tiles and ring. Thin, for few rows: scaled_thin.cuh.
 //
 // P, the constants: those of row_product.cuh; AType, of a plain A; CodesA (or kNoCodes), CodesB, Format, Vec, of the factors; Align, of which
 // offsets are kept multiples; When and the rest of scaled_extra.cuh.
@@ -10,12 +10,14 @@
 #include "row_product.cuh"
 #include "scaled_extra.cuh"
 #include "scaled_pipeline.cuh"
+#include "scaled_thin.cuh"
 
 template <class P>
 struct ScaledRowSpec {
     using T = typename P::OperandType;
     static constexpr int kTileM = P::TileM, kTileN = P::TileN, kWarpM = P::WarpM, kStages = P::Stages;
     static constexpr bool kTailed = P::K % Depth<T>::kBlock != 0;
+    static constexpr bool kThinTailed = P::K % (256 / CodeFormat<P::CodesB>::kBits) != 0;
     struct A {
         using T = typename P::AType;
         static constexpr CodeKind kCodes = P::CodesA;
@@ -59,6 +61,19 @@ struct ScaledRowWork {
     __device__ __forceinline__ int tiles() const { return rows.tiles(); }
     __device__ __forceinline__ Tile tile(int index) const { return rows.tile(index); }
 
+    // The next of this thread block's tiles: those of a unit (scaled_thin.cuh), then of the unit a grid on.
+    __device__ __forceinline__ bool take(ThinCursor& at, Tile& t) const {
+        for (; at.unit < P::E * Rows::kCols; at.unit += gridDim.x, at.row = 0) {
+            const int g = at.unit / Rows::kCols, index = rows.groups.tiles[g] + at.row;
+            if (index < rows.groups.tiles[g + 1]) {
+                t = rows.tile(g, index, at.unit % Rows::kCols);
+                at.row++;
+                return true;
+            }
+        }
+        return false;
+    }
+
     __device__ __forceinline__ auto a(const Tile& t) const {
         const i64 at = static_cast<i64>(t.first) * P::K;
         if constexpr (P::CodesA == kNoCodes) {
@@ -82,8 +97,24 @@ private:
     }
 };
 
+template <class P, bool kThin = P::Thin && sizeof(typename P::OperandType) == 2>
+struct ScaledRowLoop {
+    using Smem = ScaledSmem<ScaledRowSpec<P>, P::E>;
+    template <class Work, class Epilogue>
+    static __device__ __forceinline__ void run(Smem& smem, const Work& work, Epilogue& epilogue) {
+        multiply_codes<ScaledRowSpec<P>>(smem, work, epilogue);
+    }
+};
 template <class P>
-using ScaledRowSmem = ScaledSmem<ScaledRowSpec<P>, P::E>;
+struct ScaledRowLoop<P, true> {
+    using Smem = ThinSmem<ScaledRowSpec<P>, P::E>;
+    template <class Work, class Epilogue>
+    static __device__ __forceinline__ void run(Smem& smem, const Work& work, Epilogue& epilogue) {
+        multiply_thin<ScaledRowSpec<P>>(smem.slots, work, epilogue);
+    }
+};
+template <class P>
+using ScaledRowSmem = typename ScaledRowLoop<P>::Smem;
 
 // Operands of the kernels of this family, as their arguments.
 struct ScaledOperands {
@@ -105,5 +136,5 @@ __device__ __forceinline__ void scaled_rows(const ScaledOperands& x, const int* 
     smem.groups.template read<P::TileM>(offsets, counts, limit, P::Align);
     const ScaledRowWork<P> work{{smem.groups, nullptr, nullptr}, x.a, x.b, x.sfa, x.sfb};
     auto epilogue = make(smem);
-    multiply_codes<ScaledRowSpec<P>>(smem, work, epilogue);
+    ScaledRowLoop<P>::run(smem, work, epilogue);
 }

@@ -1,0 +1,45 @@
+package nodes
+
+import (
+	"github.com/moegraph/moegraph/dtype"
+	"github.com/moegraph/moegraph/graph"
+)
+
+// scaled_thin.cuh is the main loop where experts have few rows, so that the copies of weights take the time.
+
+const (
+	// thinRows is the most rows of an expert, on average, with which the thin kernel is taken: it reads weights from memory
+	// once, but decodes them for each 32 rows.
+	thinRows = 256
+	// thinLine is what a block takes of each row of codes, in bytes; thinBlocks the thread blocks of a multiprocessor.
+	thinLine, thinBlocks = 32, 3
+	// thinStages are the most slots of its ring, thinLeast the fewest.
+	thinStages, thinLeast = 8, 3
+)
+
+// thinTile returns the tile of the thin kernel, false where another has to work.
+func thinTile(l Launch, d graph.GPU, s productSize, w weightKind) (productTile, bool) {
+	if l.Tile != [2]int{} || l.Family == "hopper" || w.NMajor || s.dt != dtype.BFloat16 || s.m > thinRows*s.groups {
+		return productTile{}, false
+	}
+	s.thin = true
+	for blocks := thinBlocks; blocks >= 1; blocks-- {
+		t := productTile{TileM: 32, TileN: 256, WarpM: 32, Band: 1, Blocks: blocks}
+		room := min(d.SharedBytes, (d.SharedBytes+reservedShared)/blocks-reservedShared)
+		for stages := thinStages; stages >= thinLeast; stages-- {
+			if n := t.sharedBytes(stages, s); n <= room {
+				t.Stages, t.SharedBytes = stages, n
+				return t, true
+			}
+		}
+	}
+	return productTile{}, false
+}
+
+// thinSlotBytes is what a slot takes, with the words of factors that go with it (ThinShape).
+func (s productSize) thinSlotBytes(tileM, tileN int) int {
+	if s.codes.a == 0 {
+		return tileM*thinLine*16/s.codes.b + tileN*(thinLine+4)
+	}
+	return (tileM + tileN) * (thinLine + 4)
+}
