@@ -172,6 +172,9 @@ func zeros(flag graph.Pointer, flags int, amax *graph.Tensor) graph.Launch {
 	return launchOf("zeros", "zeros.cuh", noParams{}, 1, blockThreads, flag, ptr(amax), int32(flags), int32(n))
 }
 
+// extremePiece is the words of factors of a piece of scaled_extremes.cuh.
+const extremePiece = 4096
+
 // extremeParams are the constants of scaled_extremes.cuh.
 type extremeParams struct {
 	Codes                     string
@@ -183,5 +186,5 @@ type extremeParams struct {
 // launch describes the search over so many rows of factors in all, a word each where Cols is 0.
 func (p extremeParams) launch(d graph.GPU, rows int, args ...any) graph.Launch {
 	words := rows * max(1, tiles(p.Cols, 128))
-	return launchOf("scaled_extremes", "scaled_extremes.cuh", p, strided(d, words, blockThreads*2, 8), blockThreads, args...)
+	return launchOf("scaled_extremes", "scaled_extremes.cuh", p, strided(d, words, extremePiece, 8), blockThreads, args...)
 }

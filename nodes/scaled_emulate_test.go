@@ -115,7 +115,7 @@ func TestEmulate_GroupedGEMMQuant(t *testing.T) {
 		{NVFP4, bf16, scaledGroups, true, 264, 224, "dense", true, [2]int{128, 256}},
 		{NVFP4, f32, noRows, true, 72, 96, "dense", false, [2]int{}},
 		{MXFP8, bf16, thinGroups, true, 520, 208, "dense", false, [2]int{}},
-		{MXFP8E5M2, f32, thinGroups, true, 72, 512, "discrete", true, [2]int{}},
+		{MXFP8E5M2, bf16, thinGroups, true, 72, 512, "discrete", true, [2]int{}},
 		{MXFP4, bf16, thinGroups, true, 264, 416, "dense", true, [2]int{}},
 		{MXFP4Vec16, bf16, thinGroups, true, 256, 160, "discrete", false, [2]int{}},
 		{NVFP4, bf16, thinGroups, true, 328, 224, "dense", true, [2]int{}},
@@ -223,8 +223,10 @@ func TestEmulate_GroupedGEMMGLUQuant(t *testing.T) {
 		{MXFP4, LayoutConcat, defaultAct, [2]int{64, 64}, 0},
 		{NVFP4, LayoutInterleaved32, defaultAct, [2]int{256, 128}, dtype.Float32},
 		{MXFP8E5M2, LayoutPairs, defaultAct, [2]int{128, 64}, dtype.Float16},
+		{MXFP8, LayoutConcat, defaultAct, [2]int{}, 0},
+		{NVFP4, LayoutPairs, geglu(), [2]int{}, dtype.BFloat16},
 	} {
-		t.Run(fmt.Sprintf("%s/%s", c.f, c.layout), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s/%s/%v", c.f, c.layout, c.tile), func(t *testing.T) {
 			m := newEmulation(41)
 			const n, k = 320, 160
 			offsets, counts := m.groups(scaledGroups, true)
@@ -257,8 +259,9 @@ func TestEmulate_GroupedGEMMdGLUQuant(t *testing.T) {
 	}{
 		{MXFP8, LayoutInterleaved32, dtype.BFloat16, [2]int{128, 128}},
 		{NVFP4, LayoutPairs, dtype.Float32, [2]int{64, 128}},
+		{MXFP8, LayoutConcat, dtype.BFloat16, [2]int{}},
 	} {
-		t.Run(fmt.Sprintf("%s/%s", c.f, c.layout), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s/%s/%v", c.f, c.layout, c.tile), func(t *testing.T) {
 			m := newEmulation(43)
 			const n, k = 352, 96
 			offsets, counts := m.groups(scaledGroups, true)
@@ -296,8 +299,11 @@ func TestEmulate_WeightOnly(t *testing.T) {
 		{MXFP4, dtype.BFloat16, true, "dglu", 112, [2]int{64, 128}},
 		{MXFP4, dtype.Float16, true, "gemm", 72, [2]int{}},
 		{MXFP4, dtype.Float32, false, "glu", 64, [2]int{}},
+		{MXFP8, dtype.BFloat16, false, "gemm", 208, [2]int{}},
+		{NVFP4, dtype.BFloat16, false, "glu", 160, [2]int{}},
+		{MXFP4, dtype.BFloat16, false, "dglu", 352, [2]int{}},
 	} {
-		t.Run(fmt.Sprintf("%s/%s/%s/nmajor=%v", c.op, c.f, c.dt, c.nMajor), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s/%s/%s/nmajor=%v,%v", c.op, c.f, c.dt, c.nMajor, c.tile), func(t *testing.T) {
 			m := newEmulation(47)
 			const n = 320
 			offsets, counts := m.groups(smallGroups, true)

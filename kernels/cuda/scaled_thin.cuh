@@ -12,8 +12,12 @@
 #include "epilogue.cuh"
 #include "scaled_operand.cuh"
 
-// Spec: that of scaled_pipeline.cuh, of one operand. kBlock: codes of a block.
-template <class Spec, int kThreads, bool kTailed>
+// NaN codes and NaN factors make all of a row or a column NaN, whatever they meet; they are counted beside the decoding, and
+// made up for once a tile. Only e5m2, which has Inf, is put right on the way.
+//
+// Spec: that of scaled_pipeline.cuh, of one operand. kBlock: codes of a block. kFolded: a code's two multiplications (decode.cuh)
+// are one, with factors that are kFold, a bf16, times as large; without, kFold, unless 0, is only that.
+template <class Spec, int kThreads, bool kTailed, bool kFolded = false, u32 kFold = 0>
 struct ThinCodes {
     using Format = CodeFormat<Spec::kCodes>;
     static constexpr int kBits = Format::kBits, kChunk = Format::kChunk, kBlock = 2 * kChunk;
@@ -21,6 +25,7 @@ struct ThinCodes {
     static constexpr int kSlotBytes = Spec::kRows * 32, kWordBytes = Spec::kRows * 4;
     static constexpr int kPeriod = 4 * Spec::kVec / kBlock;
     static constexpr int kPairs = 64 / kBits / 2;  // that a lane has of a row
+    static constexpr bool kInf = Spec::kCodes == kE5M2;
     static_assert(Spec::kMajor == kReduction && !Spec::kAlongOuter && kStride % 64 == 0 && kPeriod >= 1, "rows of the reduction");
 
     const unsigned char* from;
@@ -75,63 +80,58 @@ struct ThinCodes {
         }
     }
 
-    // This lane's codes of row `row`; at: of the block among those of its word.
-    static __device__ __forceinline__ void read(u32 (&out)[kPairs], u32 slot, u32 words, int row, int at) {
+    // This lane's codes of row `row`; at: of the block among those of its word. Bits 7 of special's bytes are set where codes or
+    // factor are NaN and the values are not.
+    static __device__ __forceinline__ void read(u32 (&out)[kPairs], u32& special, u32 slot, u32 words, int row, int at) {
         const int q = threadIdx.x % 4;
         u32 w[2];
         ptx::ld_shared8(w, slot + row * 32 + q * 8);
         const u32 four = ptx::ld_shared4(words + row * 4);
         const int block = at * (kBlock / Spec::kVec) + q * (kBlock / 4) / Spec::kVec;
-        u32 special = 0, factor;
+        u32 factor;
         if constexpr (kBits == 8) {
             // Factor 0 is left 0 here: its codes are zeros, or another kernel runs (scaled_pipeline.cuh).
             factor = ptx::pick_bytes(four, 0, 0x4040 + 0x0101 * block) << 7;
-            special = factor + 0x00800080u & 0x80008000u;
+            special |= (factor + 0x00800080u) & 0x80008000u;
         } else if constexpr (Spec::kFactors == kE4M3Factors) {
             const u32 codes = ptx::pick_bytes(four, 0, 0x0404 + 0x1010 * block);
             factor = byte_pair<kE4M3>(codes);
-            special = specials<kE4M3>(codes) & 0x80008000u;
+            special |= specials<kE4M3>(codes);
         } else {
             factor = factor_pair<Spec::kFactors>(four >> 8 * block & 0xff);
+        }
+        if constexpr (kFold != 0) {
+            factor = ptx::mul_bf16x2(factor, kFold * 0x00010001u);
         }
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             if constexpr (kBits == 8) {
-                special |= specials<Spec::kCodes>(w[i]) & 0x80808080u;
-                out[2 * i] = byte_pair<Spec::kCodes>(w[i] << 8);
-                out[2 * i + 1] = byte_pair<Spec::kCodes>(w[i]);
+                out[2 * i] = byte_bits<Spec::kCodes>(w[i] << 8);
+                out[2 * i + 1] = byte_bits<Spec::kCodes>(w[i]);
+                special |= kInf ? 0 : specials<Spec::kCodes>(w[i]);
             } else {
-                u32 pair[4];
-                decode_nibbles<false>(pair, w[i]);
-#pragma unroll
-                for (int k = 0; k < 4; k++) {
-                    out[4 * i + k] = pair[k];
-                }
+                repeat<0, 4>([&](auto k) { out[4 * i + decltype(k)::value] = nibble_bits<decltype(k)::value>(w[i]); });
             }
         }
 #pragma unroll
         for (int i = 0; i < kPairs; i++) {
-            out[i] = ptx::mul_bf16x2(out[i], factor);
+            out[i] = ptx::mul_bf16x2(kFolded ? out[i] : restored<Spec::kCodes>(out[i]), factor);
         }
-        if (special != 0) {
-            restore(out, w, four >> 8 * block & 0xff);
+        if constexpr (kInf) {
+            if (((specials<Spec::kCodes>(w[0]) | specials<Spec::kCodes>(w[1])) & 0x80808080u) != 0) {
+                restore(out, w);
+            }
         }
     }
 
 private:
-    // Where codes or the factor are not numbers.
-    static __device__ __forceinline__ void restore(u32 (&out)[kPairs], const u32 (&w)[2], u32 code) {
-        const bool none = code == 0xff || (Spec::kFactors == kE4M3Factors && code == 0x7f);
+    // Puts Inf and NaN where codes are.
+    static __device__ __forceinline__ void restore(u32 (&out)[kPairs], const u32 (&w)[2]) {
 #pragma unroll
         for (int i = 0; i < kPairs; i++) {
-            if constexpr (kBits == 8) {
-                const u32 codes = i % 2 == 0 ? w[i / 2] << 8 : w[i / 2];
-                const u32 where = (specials<Spec::kCodes>(codes) >> 15 & 0x00010001u) * 0xffff;
-                // Mantissas as they are, but that e4m3 has no Inf.
-                const u32 value = (codes & 0x80008000u) | (Spec::kCodes == kE4M3 ? 0x7fff7fffu : 0x7f807f80u | (codes >> 3 & 0x00600060u));
-                out[i] = (out[i] & ~where) | (value & where);
-            }
-            out[i] = none ? 0x7fff7fffu : out[i];
+            const u32 codes = i % 2 == 0 ? w[i / 2] << 8 : w[i / 2];
+            const u32 where = (specials<Spec::kCodes>(codes) >> 15 & 0x00010001u) * 0xffff;
+            out[i] = (out[i] & ~where) | (((codes & 0x80008000u) | 0x7f807f80u | (codes >> 3 & 0x00600060u)) & where);
         }
     }
 };
@@ -167,7 +167,7 @@ struct ThinPlain {
     __device__ __forceinline__ void issue_factors(u32, int) const {}
     __device__ __forceinline__ void advance(bool) { from += kLine; }
 
-    static __device__ __forceinline__ void read(u32 (&out)[kPairs], u32 slot, u32, int row, int) {
+    static __device__ __forceinline__ void read(u32 (&out)[kPairs], u32&, u32 slot, u32, int row, int) {
         constexpr int kApart = Codes::kBits == 8 ? 2 : 4;  // of the codes of a decoded pair
         const int q = threadIdx.x % 4;
 #pragma unroll
@@ -186,10 +186,13 @@ struct ThinPlain {
 template <class Spec>
 struct ThinShape {
     static constexpr int kThreads = Shape<Spec>::kThreads;
-    using B = ThinCodes<typename Spec::B, kThreads, Spec::kThinTailed>;
+    // e2m1 with factors e4m3: 2^-8 of the weights' value has room for both multiplications in one, and 2^8 of A's makes up for it.
+    static constexpr bool kFolded = Spec::A::kCodes == kE2M1 && Spec::B::kFactors == kE4M3Factors;
+    static constexpr u32 kFoldA = kFolded ? (127 + 8) << 7 : 0, kFoldB = kFolded ? CodeFormat<kE2M1>::kRestore - (8 << 7) : 0;
+    using B = ThinCodes<typename Spec::B, kThreads, Spec::kThinTailed, kFolded, kFoldB>;
     template <class A, bool kPlain>
     struct Other {
-        using Type = ThinCodes<A, kThreads, Spec::kThinTailed>;
+        using Type = ThinCodes<A, kThreads, Spec::kThinTailed, false, kFoldA>;
     };
     template <class A>
     struct Other<A, true> {
@@ -268,21 +271,57 @@ private:
     }
 };
 
+// Rows and columns of a warp's piece that hold a NaN: bit i of lane 4g+q stands for what it reads of row 8i+g, of column 8j+g.
+struct ThinNaNs {
+    u32 rows, columns;
+
+    template <int kRows>
+    __device__ __forceinline__ void put(Accumulators<kRows>& acc) const {
+        const int q = threadIdx.x % 4;
+        u32 r = rows, c = columns;
+#pragma unroll
+        for (int d = 1; d < 4; d *= 2) {
+            r |= __shfl_xor_sync(0xffffffffu, r, d);
+            c |= __shfl_xor_sync(0xffffffffu, c, d);
+        }
+        const u32 here[2] = {__shfl_sync(0xffffffffu, c, 8 * q), __shfl_sync(0xffffffffu, c, 8 * q + 4)};  // columns 2q, 2q+1
+        if ((r | here[0] | here[1]) == 0) {
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < kRows / 16; i++) {
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+#pragma unroll
+                for (int k = 0; k < 4; k++) {
+                    if (((r >> (2 * i + k / 2) | here[k % 2] >> j) & 1) != 0) {
+                        acc[i][j][k] = __uint_as_float(0x7fffffffu);
+                    }
+                }
+            }
+        }
+    }
+};
+
 // One block of the first kPieces times 16 rows of a tile, in slot and words.
 template <class Spec, int kPieces>
-__device__ __forceinline__ void multiply_thin_block(Accumulators<Spec::kWarpM>& acc, u32 slot, u32 words, int at) {
+__device__ __forceinline__ void multiply_thin_block(Accumulators<Spec::kWarpM>& acc, ThinNaNs& nans, u32 slot, u32 words, int at) {
     using S = ThinShape<Spec>;
     constexpr int kSteps = S::B::kPairs / 2;
     const int g = threadIdx.x % 32 / 4, column = threadIdx.x / 32 * 64 + g;
-    u32 a[2 * kPieces][S::A::kPairs];
+    const auto read_a = [&](u32 (&out)[S::A::kPairs], u32& special, int i) { S::A::read(out, special, slot, words, 8 * i + g, at); };
+    const auto read_b = [&](u32 (&out)[S::B::kPairs], u32& special, int j) {
+        S::B::read(out, special, slot + S::A::kSlotBytes, words + S::A::kWordBytes, column + 8 * j, at);
+    };
+    u32 a[2 * kPieces][S::A::kPairs], special = 0;
 #pragma unroll
     for (int i = 0; i < 2 * kPieces; i++) {
-        S::A::read(a[i], slot, words, 8 * i + g, at);
+        read_a(a[i], special, i);
     }
 #pragma unroll
     for (int j = 0; j < 8; j++) {
         u32 b[S::B::kPairs];
-        S::B::read(b, slot + S::A::kSlotBytes, words + S::A::kWordBytes, column + 8 * j, at);
+        read_b(b, special, j);
 #pragma unroll
         for (int step = 0; step < kSteps; step++) {
 #pragma unroll
@@ -290,6 +329,18 @@ __device__ __forceinline__ void multiply_thin_block(Accumulators<Spec::kWarpM>& 
                 const u32 left[4] = {a[2 * i][2 * step], a[2 * i + 1][2 * step], a[2 * i][2 * step + 1], a[2 * i + 1][2 * step + 1]};
                 ptx::mma_bf16(acc[i][j], left, b[2 * step], b[2 * step + 1]);
             }
+        }
+    }
+    if ((special & 0x80808080u) != 0) {
+#pragma unroll 1
+        for (int i = 0; i < 8; i++) {  // which, again
+            u32 out[S::A::kPairs], values[S::B::kPairs], row = 0, col = 0;
+            if (i < 2 * kPieces) {
+                read_a(out, row, i);
+            }
+            read_b(values, col, i);
+            nans.rows |= (row & 0x80808080u) != 0 ? 1 << i : 0;
+            nans.columns |= (col & 0x80808080u) != 0 ? 1 << i : 0;
         }
     }
 }
@@ -308,6 +359,7 @@ __device__ __forceinline__ void multiply_thin(unsigned char* slots, const Work& 
     typename Work::Tile t;
     while (work.take(cursor, t)) {
         epilogue.begin(t, 0, warp);
+        ThinNaNs nans{0, 0};
         Accumulators<Spec::kWarpM> acc;
 #pragma unroll
         for (int i = 0; i < Spec::kWarpM / 16; i++) {
@@ -326,7 +378,7 @@ __device__ __forceinline__ void multiply_thin(unsigned char* slots, const Work& 
                 ptx::cp_async_wait<Spec::kStages - 2>();
                 __syncthreads();  // the block has arrived for all threads, and all have done with the one before it
                 feeder.issue();
-                multiply_thin_block<Spec, decltype(pieces)::value>(acc, base + slot * S::kSlotBytes, base + Spec::kStages * S::kSlotBytes + words * S::kWordBytes, at);
+                multiply_thin_block<Spec, decltype(pieces)::value>(acc, nans, base + slot * S::kSlotBytes, base + Spec::kStages * S::kSlotBytes + words * S::kWordBytes, at);
                 slot = slot == Spec::kStages - 1 ? 0 : slot + 1;
                 at = at == S::kPeriod - 1 ? 0 : at + 1;
                 if (at == 0 || left <= S::kBlock) {
@@ -339,6 +391,7 @@ __device__ __forceinline__ void multiply_thin(unsigned char* slots, const Work& 
         } else {
             multiply(Int<1>{});
         }
+        nans.put<Spec::kWarpM>(acc);
         epilogue(t, 0, warp, acc);
     }
     ptx::cp_async_wait<0>();
