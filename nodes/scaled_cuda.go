@@ -65,6 +65,7 @@ type scaledCall struct {
 	offsets *graph.Tensor
 	counts  *graph.Tensor
 	rows    []any         // Counts that bound the rows
+	thin    int           // thread blocks of a multiprocessor, of the thin kernel
 	amax    *graph.Tensor // of D
 }
 
@@ -87,8 +88,8 @@ func scaledSize(f BlockFormat, w weightKind, plain dtype.DType, experts, m, n in
 	return s
 }
 
-// scaledProductFor returns the constants of a product over m rows that sums over k, and its size.
-func scaledProductFor(d graph.GPU, f BlockFormat, w weightKind, l Launch, plain dtype.DType, experts, m, k, n int) (scaledProduct, productSize, error) {
+// scaledProductFor returns the constants of a product over m rows that sums over k, and its size; thin as in scaledCall.
+func scaledProductFor(d graph.GPU, f BlockFormat, w weightKind, l Launch, plain dtype.DType, experts, m, k, n, thin int) (scaledProduct, productSize, error) {
 	s := scaledSize(f, w, plain, experts, m, n)
 	p := scaledProduct{
 		rowProduct{OperandType: elemType(s.dt), E: experts, K: k, N: n, NMajor: w.NMajor, Ptrs: w.Ptrs || w.Discrete > 0},
@@ -97,7 +98,7 @@ func scaledProductFor(d graph.GPU, f BlockFormat, w weightKind, l Launch, plain 
 	if plain != dtype.Invalid {
 		p.AType, p.CodesA = elemType(plain), "kNoCodes"
 	}
-	if t, ok := thinTile(l, d, s, w); ok {
+	if t, ok := thinTile(l, d, s, w, thin); ok {
 		p.productTile, p.Thin, s.thin = t, true, true
 		return p, s, nil
 	}
@@ -116,7 +117,7 @@ func (x scaledCall) plainFormat() dtype.DType {
 
 // product returns the constants but for UpRow, and the size.
 func (x scaledCall) product() (scaledProduct, productSize, error) {
-	p, s, err := scaledProductFor(x.c.GPU, x.f, x.w, x.l, x.plainFormat(), x.offsets.Shape[0], x.a.Shape[0], codeWidth(x.a), x.n)
+	p, s, err := scaledProductFor(x.c.GPU, x.f, x.w, x.l, x.plainFormat(), x.offsets.Shape[0], x.a.Shape[0], codeWidth(x.a), x.n, x.thin)
 	p.Align = x.align
 	p.HasGlobalA, p.HasGlobalB, p.HasAmax = x.global[0] != nil, x.global[1] != nil, x.amax != nil
 	return p, s, err

@@ -11,19 +11,24 @@ const (
 	// thinRows is the most rows of an expert, on average, with which the thin kernel is taken: it reads weights from memory
 	// once, but decodes them for each 32 rows.
 	thinRows = 256
-	// thinLine is what a block takes of each row of codes, in bytes; thinBlocks the thread blocks of a multiprocessor.
-	thinLine, thinBlocks = 32, 3
+	// thinLine is what a block takes of each row of codes, in bytes.
+	thinLine = 32
+	// thinBlocks are the thread blocks of a multiprocessor; dGLU's epilogue takes more registers.
+	thinBlocks, thinDGLUBlocks = 3, 2
 	// thinStages are the most slots of its ring, thinLeast the fewest.
 	thinStages, thinLeast = 8, 3
 )
 
-// thinTile returns the tile of the thin kernel, false where another has to work.
-func thinTile(l Launch, d graph.GPU, s productSize, w weightKind) (productTile, bool) {
+// thinTile returns the tile of the thin kernel, at most so many blocks of it, false where another has to work.
+func thinTile(l Launch, d graph.GPU, s productSize, w weightKind, blocks int) (productTile, bool) {
 	if l.Tile != [2]int{} || l.Family == "hopper" || w.NMajor || s.dt != dtype.BFloat16 || s.m > thinRows*s.groups {
 		return productTile{}, false
 	}
 	s.thin = true
-	for blocks := thinBlocks; blocks >= 1; blocks-- {
+	if d.Arch >= 100 && s.codes.b == 4 {
+		blocks = min(blocks, 2) // the compiler spills there with 168 registers
+	}
+	for ; blocks >= 1; blocks-- {
 		t := productTile{TileM: 32, TileN: 256, WarpM: 32, Band: 1, Blocks: blocks}
 		room := min(d.SharedBytes, (d.SharedBytes+reservedShared)/blocks-reservedShared)
 		for stages := thinStages; stages >= thinLeast; stages-- {

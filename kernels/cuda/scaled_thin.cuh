@@ -28,8 +28,13 @@ struct ThinCodes {
     static constexpr bool kInf = Spec::kCodes == kE5M2;
     static_assert(Spec::kMajor == kReduction && !Spec::kAlongOuter && kStride % 64 == 0 && kPeriod >= 1, "rows of the reduction");
 
+    // Thread i's rows i and i+kThreads: tiles begin at a multiple of 128 rows, so that words of rows 128 apart are so as well.
+    static constexpr bool kEven = Spec::kUpRow == 0 && kThreads % 128 == 0;
+    static constexpr int kPointers = kEven ? 1 : kWords;
+    static constexpr int kBetween = kThreads / 128 * ceil_div(static_cast<int>(Spec::kLd), 4 * Spec::kVec) * 512;
+
     const unsigned char* from;
-    const unsigned char* factors[kWords];
+    const unsigned char* factors[kPointers];
     int extent;
 
     static __device__ __forceinline__ constexpr i64 bytes(i64 codes) { return codes * kBits / 8; }
@@ -39,7 +44,7 @@ struct ThinCodes {
         from = s.codes + bytes(weight_row<Spec>(row) * Spec::kLd) + threadIdx.x % 2 * 16;
         extent = s.extent;
 #pragma unroll
-        for (int i = 0; i < kWords; i++) {
+        for (int i = 0; i < kPointers; i++) {
             factors[i] = s.factors + factor_row(s.row + static_cast<int>(weight_row<Spec>(threadIdx.x + i * kThreads)), s.words);
         }
     }
@@ -67,7 +72,7 @@ struct ThinCodes {
         for (int i = 0; i < kWords; i++) {
             const int row = threadIdx.x + i * kThreads;
             const bool mine = Spec::kRows % kThreads == 0 || row < Spec::kRows;
-            ptx::cp_async4_zero(left > 0 && mine, words + row * 4, factors[i], Spec::kFull || row < extent ? n : 0);
+            ptx::cp_async4_zero(left > 0 && mine, words + row * 4, kEven ? factors[0] + i * kBetween : factors[i], Spec::kFull || row < extent ? n : 0);
         }
     }
 
@@ -75,7 +80,7 @@ struct ThinCodes {
     __device__ __forceinline__ void advance(bool last) {
         from += 32;
 #pragma unroll
-        for (int i = 0; i < kWords; i++) {
+        for (int i = 0; i < kPointers; i++) {
             factors[i] += last ? 512 : 0;
         }
     }
@@ -357,7 +362,7 @@ __device__ __forceinline__ void multiply_thin(unsigned char* slots, const Work& 
     }
     ThinCursor cursor{static_cast<int>(blockIdx.x), 0};
     typename Work::Tile t;
-    while (work.take(cursor, t)) {
+    for (ThinCursor next = cursor; work.take(next, t); next = cursor) {
         epilogue.begin(t, 0, warp);
         ThinNaNs nans{0, 0};
         Accumulators<Spec::kWarpM> acc;
@@ -392,6 +397,7 @@ __device__ __forceinline__ void multiply_thin(unsigned char* slots, const Work& 
             multiply(Int<1>{});
         }
         nans.put<Spec::kWarpM>(acc);
+        work.take(cursor, t);  // again: meanwhile it would take registers
         epilogue(t, 0, warp, acc);
     }
     ptx::cp_async_wait<0>();
