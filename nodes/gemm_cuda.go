@@ -69,6 +69,8 @@ func (t productTile) ringBytes(stages int, s productSize) int {
 		return stages * tile
 	case s.dt == dtype.Float32: // decoded element by element
 		return tile
+	case s.thin:
+		return stages * s.thinSlotBytes(t.TileM, t.TileN)
 	}
 	decoded, slot := 0, aboutBytes
 	for _, x := range []struct {
@@ -95,6 +97,7 @@ type productSize struct {
 	m, n    int  // of the outputs
 	perRows bool // the groups share m rows, else each has an (m,n)
 	codes   codeBits
+	thin    bool // the kernel for few rows (thin_cuda.go)
 }
 
 // codeBits says which operands of a product are codes.

@@ -13,9 +13,11 @@ import (
 var scaledGroupings = []gpuGrouping{
 	{"one row", []int{0, 0, 1, 0}, 128, 0},
 	{"tails", []int{5, 0, 130, 256}, 128, 128},
-	{"all in one", []int{0, 700, 0, 0}, 128, 256},
+	{"all in one", []int{0, 700, 0, 0}, 128, 512},
 	{"empty", []int{0, 0, 0, 0}, 128, 128},
 	{"roomy", []int{5, 0, 130, 256}, 128, 4 * decodeRows}, // operands are decoded first
+	{"few", []int{8, 16, 0, 64}, 128, 0},
+	{"few, tails", []int{1, 17, 40, 65}, 128, 128},
 }
 
 // blockFormatsOnGPU are the formats that products of block-scaled operands take.

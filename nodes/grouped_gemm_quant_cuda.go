@@ -47,7 +47,7 @@ func scaledWidthCUDA(c *graph.KernelCall, k weightKind) int {
 func scaledRowsCall(c *graph.KernelCall, s scaledKind, w weightKind, align int, l Launch) scaledCall {
 	b := c.In[scaledB:]
 	return scaledCall{
-		c: c, f: s.formatOf(c.In[gemmA], c.In[scaledSFA]), w: w, align: align, l: l, a: c.In[gemmA], sfa: c.In[scaledSFA],
+		c: c, f: s.formatOf(c.In[gemmA], c.In[scaledSFA]), w: w, align: align, l: l, thin: thinBlocks, a: c.In[gemmA], sfa: c.In[scaledSFA],
 		b: b[:w.count()], sfb: b[w.count():], global: c.In[scaledGlobalA:scaledB], offsets: c.In[gemmOffsets], counts: c.In[gemmCounts],
 		rows: []any{rowsOf(c.In[gemmA]), rowsOf(c.In[gemmProb])},
 	}
@@ -57,7 +57,7 @@ func scaledRowsCall(c *graph.KernelCall, s scaledKind, w weightKind, align int, 
 func onlyCall(c *graph.KernelCall, w weightKind, l Launch, n int) scaledCall {
 	b := c.In[gemmB:]
 	return scaledCall{
-		c: c, f: w.Only, w: w, align: 1, l: l, n: n, a: c.In[gemmA], b: b[:w.count()], sfb: b[w.count():], global: make([]*graph.Tensor, 2),
+		c: c, f: w.Only, w: w, align: 1, l: l, thin: thinBlocks, n: n, a: c.In[gemmA], b: b[:w.count()], sfb: b[w.count():], global: make([]*graph.Tensor, 2),
 		offsets: c.In[gemmOffsets], counts: c.In[gemmCounts], rows: []any{rowsOf(c.In[gemmA]), rowsOf(c.In[gemmProb])},
 	}
 }

@@ -27,6 +27,7 @@ type scaledConsts struct {
 	Vec, Align                      int
 	HasGlobalA, HasGlobalB, HasAmax bool
 	When                            int // scaled_extra.cuh
+	Thin                            bool
 }
 
 // Values of When.
@@ -67,6 +68,7 @@ type scaledCall struct {
 	offsets *graph.Tensor
 	counts  *graph.Tensor
 	rows    []any         // Counts that bound the rows
+	thin    int           // thread blocks of a multiprocessor, of the thin kernel
 	amax    *graph.Tensor // of D
 }
 
@@ -118,9 +120,9 @@ func scaledSize(f BlockFormat, w weightKind, plain dtype.DType, experts, m, n in
 	return s
 }
 
-// scaledProductFor returns the constants of a product over m rows that sums over k, and its size. The tile is that of the plain
-// product where operands are decoded first.
-func scaledProductFor(d graph.GPU, f BlockFormat, w weightKind, l Launch, plain dtype.DType, experts, m, k, n int) (scaledProduct, productSize, error) {
+// scaledProductFor returns the constants of a product over m rows that sums over k, and its size; thin as in scaledCall. The tile
+// is that of the plain product where operands are decoded first.
+func scaledProductFor(d graph.GPU, f BlockFormat, w weightKind, l Launch, plain dtype.DType, experts, m, k, n, thin int) (scaledProduct, productSize, error) {
 	s := scaledSize(f, w, plain, experts, m, n)
 	p := scaledProduct{
 		rowProduct{OperandType: elemType(s.dt), E: experts, K: k, N: n, NMajor: w.NMajor, Ptrs: w.Ptrs || w.Discrete > 0},
@@ -128,6 +130,10 @@ func scaledProductFor(d graph.GPU, f BlockFormat, w weightKind, l Launch, plain 
 	}
 	if plain != dtype.Invalid {
 		p.AType, p.CodesA = elemType(plain), "kNoCodes"
+	}
+	if t, ok := thinTile(l, d, s, w, thin); ok {
+		p.productTile, p.Thin, s.thin = t, true, true
+		return p, s, nil
 	}
 	size := s
 	if _, all := decodedBytes(experts, m, 0, 1); all > 0 && plain == dtype.Invalid {
@@ -148,7 +154,7 @@ func (x scaledCall) plainFormat() dtype.DType {
 
 // product returns the constants but for UpRow, and the size.
 func (x scaledCall) product() (scaledProduct, productSize, error) {
-	p, s, err := scaledProductFor(x.c.GPU, x.f, x.w, x.l, x.plainFormat(), x.offsets.Shape[0], x.a.Shape[0], codeWidth(x.a), x.n)
+	p, s, err := scaledProductFor(x.c.GPU, x.f, x.w, x.l, x.plainFormat(), x.offsets.Shape[0], x.a.Shape[0], codeWidth(x.a), x.n, x.thin)
 	p.Align = x.align
 	p.HasGlobalA, p.HasGlobalB, p.HasAmax = x.global[0] != nil, x.global[1] != nil, x.amax != nil
 	return p, s, err
@@ -224,6 +230,9 @@ func zeros(flag graph.Pointer, flags int, amax *graph.Tensor) graph.Launch {
 	return launchOf("zeros", "zeros.cuh", noParams{}, 1, blockThreads, flag, ptr(amax), int32(flags), int32(n))
 }
 
+// extremePiece is the words of factors of a piece of scaled_extremes.cuh.
+const extremePiece = 4096
+
 // extremeParams are the constants of scaled_extremes.cuh.
 type extremeParams struct {
 	Codes                     string
@@ -235,7 +244,7 @@ type extremeParams struct {
 // launch describes the search over so many rows of factors in all, a word each where Cols is 0.
 func (p extremeParams) launch(d graph.GPU, rows int, args ...any) graph.Launch {
 	words := rows * max(1, tiles(p.Cols, 128))
-	return launchOf("scaled_extremes", "scaled_extremes.cuh", p, strided(d, words, blockThreads*2, 8), blockThreads, args...)
+	return launchOf("scaled_extremes", "scaled_extremes.cuh", p, strided(d, words, extremePiece, 8), blockThreads, args...)
 }
 
 // decodeParams are the constants of scaled_decode.cuh.

@@ -4,7 +4,6 @@ package nodes
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 
 	"github.com/moegraph/moegraph/dtype"
@@ -16,6 +15,9 @@ var scaledGroups = grouping{offsets: []int32{128, 128, 384, 512}, counts: []int3
 
 // roomyGroups are the same with room for more, so that operands are decoded first.
 var roomyGroups = grouping{offsets: scaledGroups.offsets, counts: scaledGroups.counts, m: 4*decodeRows + 128}
+
+// thinGroups have few rows each, in groups of 128 rows: the thin kernel multiplies them.
+var thinGroups = grouping{offsets: []int32{128, 256, 384, 384, 512, 640, 768, 896}, counts: []int32{1, 8, 16, 0, 17, 40, 64, 65}, m: 1024}
 
 // codes makes an input of random codes, NaN and Inf aside.
 func (m *emulation) codes(name string, dt dtype.DType, dims ...int) *graph.Value {
@@ -115,16 +117,22 @@ func TestEmulate_GroupedGEMMQuant(t *testing.T) {
 		{MXFP4Vec16, bf16, scaledGroups, true, 200, 160, "discrete", true, [2]int{64, 128}},
 		{NVFP4, bf16, scaledGroups, true, 264, 224, "dense", true, [2]int{128, 256}},
 		{NVFP4, f32, noRows, true, 72, 96, "dense", false, [2]int{}},
+		{MXFP8, bf16, thinGroups, true, 520, 208, "dense", false, [2]int{}},
+		{MXFP8E5M2, bf16, thinGroups, true, 72, 512, "discrete", true, [2]int{}},
+		{MXFP4, bf16, thinGroups, true, 264, 416, "dense", true, [2]int{}},
+		{MXFP4Vec16, bf16, thinGroups, true, 256, 160, "discrete", false, [2]int{}},
+		{NVFP4, bf16, thinGroups, true, 328, 224, "dense", true, [2]int{}},
+		{NVFP4, f32, thinGroups, false, 64, 64, "dense", false, [2]int{}},
 		{MXFP8, bf16, hostile, true, 72, 96, "dense", false, [2]int{128, 64}},
 		{MXFP8, bf16, roomyGroups, true, 264, 208, "discrete", true, [2]int{128, 128}},
 		{MXFP8E5M2, bf16, roomyGroups, false, 72, 96, "dense", false, [2]int{64, 64}},
 		{MXFP4Vec16, f32, roomyGroups, true, 200, 160, "dense", false, [2]int{64, 128}},
 		{NVFP4, bf16, roomyGroups, true, 264, 224, "discrete", true, [2]int{256, 128}},
 	} {
-		t.Run(fmt.Sprintf("%s/%v/m=%d", c.f, c.tile, c.groups.m), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s/%v,m=%d,K=%d", c.f, c.tile, c.groups.m, c.k), func(t *testing.T) {
 			m := newEmulation(31)
 			m.sum = c.k
-			if c.tile == [2]int{} {
+			if c.groups.m == noRows.m {
 				m.gpu = 1
 			}
 			if c.groups.m%128 != 0 {
@@ -143,7 +151,7 @@ func TestEmulate_GroupedGEMMQuant(t *testing.T) {
 					ga, gb = m.normals("global_scale_a", f32, experts), m.normals("global_scale_b", f32, experts)
 				}
 			}
-			if c.counts && slices.Equal(c.groups.offsets, scaledGroups.offsets) {
+			if c.counts && c.groups.m%128 == 0 && len(c.groups.counts) > 0 && c.groups.m >= scaledGroups.m {
 				m.padding(c.groups, true, a, prob)
 				m.spoilFactors(c.groups, c.f, c.k, sfa)
 			}
@@ -226,8 +234,10 @@ func TestEmulate_GroupedGEMMGLUQuant(t *testing.T) {
 		{MXFP8E5M2, LayoutPairs, defaultAct, [2]int{128, 64}, dtype.Float16, scaledGroups},
 		{MXFP8, LayoutConcat, geglu(), [2]int{128, 128}, dtype.BFloat16, roomyGroups},
 		{NVFP4, LayoutPairs, defaultAct, [2]int{64, 128}, dtype.Float32, roomyGroups},
+		{MXFP8, LayoutConcat, defaultAct, [2]int{}, 0, scaledGroups},
+		{NVFP4, LayoutPairs, geglu(), [2]int{}, dtype.BFloat16, scaledGroups},
 	} {
-		t.Run(fmt.Sprintf("%s/%s/m=%d", c.f, c.layout, c.groups.m), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s/%s/%v,m=%d", c.f, c.layout, c.tile, c.groups.m), func(t *testing.T) {
 			m := newEmulation(41)
 			const n, k = 320, 160
 			offsets, counts := m.groups(c.groups, true)
@@ -262,8 +272,9 @@ func TestEmulate_GroupedGEMMdGLUQuant(t *testing.T) {
 		{MXFP8, LayoutInterleaved32, dtype.BFloat16, [2]int{128, 128}, scaledGroups},
 		{NVFP4, LayoutPairs, dtype.Float32, [2]int{64, 128}, scaledGroups},
 		{MXFP8, LayoutConcat, dtype.BFloat16, [2]int{128, 128}, roomyGroups},
+		{MXFP8, LayoutConcat, dtype.BFloat16, [2]int{}, scaledGroups},
 	} {
-		t.Run(fmt.Sprintf("%s/%s/m=%d", c.f, c.layout, c.groups.m), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s/%s/%v,m=%d", c.f, c.layout, c.tile, c.groups.m), func(t *testing.T) {
 			m := newEmulation(43)
 			const n, k = 352, 96
 			offsets, counts := m.groups(c.groups, true)
@@ -301,8 +312,11 @@ func TestEmulate_WeightOnly(t *testing.T) {
 		{MXFP4, dtype.BFloat16, true, "dglu", 112, [2]int{64, 128}},
 		{MXFP4, dtype.Float16, true, "gemm", 72, [2]int{}},
 		{MXFP4, dtype.Float32, false, "glu", 64, [2]int{}},
+		{MXFP8, dtype.BFloat16, false, "gemm", 208, [2]int{}},
+		{NVFP4, dtype.BFloat16, false, "glu", 160, [2]int{}},
+		{MXFP4, dtype.BFloat16, false, "dglu", 352, [2]int{}},
 	} {
-		t.Run(fmt.Sprintf("%s/%s/%s/nmajor=%v", c.op, c.f, c.dt, c.nMajor), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s/%s/%s/nmajor=%v,%v", c.op, c.f, c.dt, c.nMajor, c.tile), func(t *testing.T) {
 			m := newEmulation(47)
 			const n = 320
 			offsets, counts := m.groups(smallGroups, true)

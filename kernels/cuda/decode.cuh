@@ -60,13 +60,24 @@ __device__ __forceinline__ u32 specials(u32 word) {
     return kCodes == kE5M2 ? (word & 0x7c7c7c7cu) + 0x04040404u : 0;
 }
 
+// The values of codes whose bits are moved, times kRestore.
+template <CodeKind kCodes>
+__device__ __forceinline__ u32 restored(u32 pair) {
+    return ptx::mul_bf16x2(pair, CodeFormat<kCodes>::kRestore * 0x00010001u);
+}
+
+// The moved bits of two codes of 8 bits, in the upper bytes of the halves.
+template <CodeKind kCodes>
+__device__ __forceinline__ u32 byte_bits(u32 codes) {
+    constexpr int kDown = 1 + CodeFormat<kCodes>::kMantissa;  // the mantissa's top goes from bit 7+kMantissa to bit 6
+    constexpr u32 kField = (0x7f00u >> kDown) * 0x00010001u;
+    return (codes & 0x80008000u) | ((codes >> kDown) & kField);
+}
+
 // The values of two codes of 8 bits, in the upper bytes of the halves: specials aside.
 template <CodeKind kCodes>
 __device__ __forceinline__ u32 byte_pair(u32 codes) {
-    using F = CodeFormat<kCodes>;
-    constexpr int kDown = 1 + F::kMantissa;  // the mantissa's top goes from bit 7+kMantissa to bit 6
-    constexpr u32 kField = (0x7f00u >> kDown) * 0x00010001u;
-    return ptx::mul_bf16x2((codes & 0x80008000u) | ((codes >> kDown) & kField), F::kRestore * 0x00010001u);
+    return restored<kCodes>(byte_bits<kCodes>(codes));
 }
 
 // Four codes of 8 bits, in order.
@@ -76,16 +87,18 @@ __device__ __forceinline__ void decode_bytes(u32& first, u32& second, u32 word) 
     second = byte_pair<kCodes>(ptx::pick_bytes(word, 0, 0x3424));
 }
 
+// The moved bits of codes i and i+4 of eight codes of 4 bits.
+template <int i>
+__device__ __forceinline__ u32 nibble_bits(u32 word) {
+    const u32 sign = word << (12 - 4 * i) & 0x80008000u;
+    return sign | ((i == 0 ? word << 6 : i == 1 ? word << 2 : i == 2 ? word >> 2 : word >> 6) & 0x01c001c0u);
+}
+
 // Eight codes of 4 bits: codes i and i+4 are a pair, or with kOrdered 2i and 2i+1.
 template <bool kOrdered>
 __device__ __forceinline__ void decode_nibbles(u32 (&out)[4], u32 word) {
     u32 pair[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const u32 sign = word << (12 - 4 * i) & 0x80008000u;
-        const u32 magnitude = (i == 0 ? word << 6 : i == 1 ? word << 2 : i == 2 ? word >> 2 : word >> 6) & 0x01c001c0u;
-        pair[i] = ptx::mul_bf16x2(sign | magnitude, CodeFormat<kE2M1>::kRestore * 0x00010001u);
-    }
+    repeat<0, 4>([&](auto i) { pair[decltype(i)::value] = restored<kE2M1>(nibble_bits<decltype(i)::value>(word)); });
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         out[i] = !kOrdered ? pair[i] : ptx::pick_bytes(pair[i % 2 * 2], pair[i % 2 * 2 + 1], i < 2 ? 0x5410 : 0x7632);

@@ -62,11 +62,14 @@ __device__ __forceinline__ void st_shared16(u32 dst, const u32 (&v)[4]) {
 __device__ __forceinline__ void st_shared2(u32 dst, u16 v) { asm volatile("st.shared.b16 [%0], %1;" ::"r"(dst), "h"(v) : "memory"); }
 __device__ __forceinline__ void st_shared4(u32 dst, u32 v) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(dst), "r"(v) : "memory"); }
 
-// 9.7.8.8 ld.shared of 4 and 16 bytes.
+// 9.7.8.8 ld.shared of 4, 8 and 16 bytes.
 __device__ __forceinline__ u32 ld_shared4(u32 src) {
     u32 v;
     asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(src) : "memory");
     return v;
+}
+__device__ __forceinline__ void ld_shared8(u32 (&v)[2], u32 src) {
+    asm volatile("ld.shared.v2.b32 {%0,%1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "r"(src) : "memory");
 }
 __device__ __forceinline__ void ld_shared16(u32 (&v)[4], u32 src) {
     asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];" : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(src) : "memory");

@@ -52,8 +52,13 @@ struct RowWork {
         const int g = groups.find(index / kCols), first = groups.tiles[g];
         int row, col;
         banded<P::Band>(index - first * kCols, groups.tiles[g + 1] - first, kCols, row, col);
+        return tile(g, first + row, col);
+    }
+
+    // Row tile index, which is one of group g, by tile col of its columns.
+    __device__ __forceinline__ Tile tile(int g, int index, int col) const {
         Tile t;
-        static_cast<RowTile&>(t) = groups.template at<P::TileM>(g, first + row);
+        static_cast<RowTile&>(t) = groups.template at<P::TileM>(g, index);
         t.col = col * P::TileN;
         t.rows = t.mid - t.first;
         t.depth = t.rows > 0 ? P::K : 0;

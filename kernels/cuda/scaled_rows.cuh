@@ -4,7 +4,7 @@
 // With kNoCodes for both, scaled_decode.cuh has decoded them, and the product is the plain one of row_product.cuh.
 //
 // Tiles, warps: row_product.cuh. Shared memory: with OperandType bf16 the tiles of bf16, the ring, a stage a warp, the groups
-// (scaled_pipeline.cuh); with float one tile of each operand instead of tiles and ring.
+// (scaled_pipeline.cuh); with float one tile of each operand instead of tiles and ring. Thin, for few rows: scaled_thin.cuh.
 //
 // P, the constants: those of row_product.cuh; AType, of a plain A; CodesA, CodesB (or kNoCodes), Format, Vec, of the factors; Align, of which
 // offsets are kept multiples; When and the rest of scaled_extra.cuh.
@@ -12,12 +12,14 @@
 #include "row_product.cuh"
 #include "scaled_extra.cuh"
 #include "scaled_pipeline.cuh"
+#include "scaled_thin.cuh"
 
 template <class P>
 struct ScaledRowSpec {
     using T = typename P::OperandType;
     static constexpr int kTileM = P::TileM, kTileN = P::TileN, kWarpM = P::WarpM, kStages = P::Stages;
     static constexpr bool kTailed = P::K % Depth<T>::kBlock != 0;
+    static constexpr bool kThinTailed = P::K % (256 / CodeFormat<P::CodesB>::kBits) != 0;
     struct A {
         using T = typename P::AType;
         static constexpr CodeKind kCodes = P::CodesA;
@@ -61,6 +63,19 @@ struct ScaledRowWork {
     __device__ __forceinline__ int tiles() const { return rows.tiles(); }
     __device__ __forceinline__ Tile tile(int index) const { return rows.tile(index); }
 
+    // The next of this thread block's tiles: those of a unit (scaled_thin.cuh), then of the unit a grid on.
+    __device__ __forceinline__ bool take(ThinCursor& at, Tile& t) const {
+        for (; at.unit < P::E * Rows::kCols; at.unit += gridDim.x, at.row = 0) {
+            const int g = at.unit / Rows::kCols, index = rows.groups.tiles[g] + at.row;
+            if (index < rows.groups.tiles[g + 1]) {
+                t = rows.tile(g, index, at.unit % Rows::kCols);
+                at.row++;
+                return true;
+            }
+        }
+        return false;
+    }
+
     __device__ __forceinline__ auto a(const Tile& t) const {
         const i64 at = static_cast<i64>(t.first) * P::K;
         if constexpr (P::CodesA == kNoCodes) {
@@ -84,13 +99,6 @@ private:
     }
 };
 
-template <class P, bool kDecoded>
-struct ScaledRowSmemOf : ScaledSmem<ScaledRowSpec<P>, P::E> {};
-template <class P>
-struct ScaledRowSmemOf<P, true> : RowSmem<P> {};
-template <class P>
-using ScaledRowSmem = ScaledRowSmemOf<P, P::CodesB == kNoCodes>;
-
 // Operands of the kernels of this family, as their arguments.
 struct ScaledOperands {
     const void* a;
@@ -98,6 +106,40 @@ struct ScaledOperands {
     const unsigned char* sfa;
     const void* sfb;
 };
+
+// The loop that goes with the operands: of codes, of codes beside few rows, or of what is decoded.
+template <class P>
+struct CodesLoop {
+    using Smem = ScaledSmem<ScaledRowSpec<P>, P::E>;
+    template <class Epilogue>
+    static __device__ __forceinline__ void run(Smem& smem, const ScaledOperands& x, Epilogue& epilogue) {
+        multiply_codes<ScaledRowSpec<P>>(smem, ScaledRowWork<P>{{smem.groups, nullptr, nullptr}, x.a, x.b, x.sfa, x.sfb}, epilogue);
+    }
+};
+template <class P>
+struct ThinLoop {
+    using Smem = ThinSmem<ScaledRowSpec<P>, P::E>;
+    template <class Epilogue>
+    static __device__ __forceinline__ void run(Smem& smem, const ScaledOperands& x, Epilogue& epilogue) {
+        multiply_thin<ScaledRowSpec<P>>(smem.slots, ScaledRowWork<P>{{smem.groups, nullptr, nullptr}, x.a, x.b, x.sfa, x.sfb}, epilogue);
+    }
+};
+template <class P>
+struct DecodedLoop {
+    using Smem = RowSmem<P>;
+    template <class Epilogue>
+    static __device__ __forceinline__ void run(Smem& smem, const ScaledOperands& x, Epilogue& epilogue) {
+        multiply_tiles<RowSpec<P>>(smem.slots, RowWork<P>{smem.groups, static_cast<const typename P::OperandType*>(x.a), x.b}, epilogue);
+    }
+};
+template <class P, bool kDecoded = P::CodesB == kNoCodes, bool kThin = P::Thin && sizeof(typename P::OperandType) == 2>
+struct ScaledRowLoop : CodesLoop<P> {};
+template <class P>
+struct ScaledRowLoop<P, false, true> : ThinLoop<P> {};
+template <class P, bool kThin>
+struct ScaledRowLoop<P, true, kThin> : DecodedLoop<P> {};
+template <class P>
+using ScaledRowSmem = typename ScaledRowLoop<P>::Smem;
 
 // The whole kernel but for the epilogue, which it builds over the shared memory.
 template <class P, class MakeEpilogue>
@@ -110,11 +152,5 @@ __device__ __forceinline__ void scaled_rows(const ScaledOperands& x, const int* 
     Smem& smem = *reinterpret_cast<Smem*>(ptx::dynamic_shared());
     smem.groups.template read<P::TileM>(offsets, counts, limit, P::Align);
     auto epilogue = make(smem);
-    if constexpr (P::CodesB == kNoCodes) {
-        const RowWork<P> work{smem.groups, static_cast<const typename P::OperandType*>(x.a), x.b};
-        multiply_tiles<RowSpec<P>>(smem.slots, work, epilogue);
-    } else {
-        const ScaledRowWork<P> work{{smem.groups, nullptr, nullptr}, x.a, x.b, x.sfa, x.sfb};
-        multiply_codes<ScaledRowSpec<P>>(smem, work, epilogue);
-    }
+    ScaledRowLoop<P>::run(smem, x, epilogue);
 }

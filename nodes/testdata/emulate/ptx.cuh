@@ -57,6 +57,10 @@ inline u32 ld_shared4(u32 src) {
     memcpy(&v, machine.shared + src, 4);
     return v;
 }
+inline void ld_shared8(u32 (&v)[2], u32 src) {
+    check_shared(src, 8, 8);
+    memcpy(v, machine.shared + src, 8);
+}
 inline void ld_shared16(u32 (&v)[4], u32 src) {
     check_shared(src, 16, 16);
     memcpy(v, machine.shared + src, 16);

@@ -1,0 +1,48 @@
+package nodes
+
+import (
+	"github.com/moegraph/moegraph/dtype"
+	"github.com/moegraph/moegraph/graph"
+)
+
+// scaled_thin.cuh is the main loop where experts have few rows (decodeRows at most), so that the copies of weights take the time:
+// it reads them from memory once, but decodes them for each 32 rows.
+
+const (
+	// thinLine is what a block takes of each row of codes, in bytes.
+	thinLine = 32
+	// thinBlocks are the thread blocks of a multiprocessor; dGLU's epilogue takes more registers.
+	thinBlocks, thinDGLUBlocks = 3, 2
+	// thinStages are the most slots of its ring, thinLeast the fewest.
+	thinStages, thinLeast = 8, 3
+)
+
+// thinTile returns the tile of the thin kernel, at most so many blocks of it, false where another has to work.
+func thinTile(l Launch, d graph.GPU, s productSize, w weightKind, blocks int) (productTile, bool) {
+	if l.Tile != [2]int{} || l.Family == "hopper" || w.NMajor || s.dt != dtype.BFloat16 || s.m > decodeRows*s.groups {
+		return productTile{}, false
+	}
+	s.thin = true
+	if d.Arch >= 100 && s.codes.b == 4 {
+		blocks = min(blocks, 2) // the compiler spills there with 168 registers
+	}
+	for ; blocks >= 1; blocks-- {
+		t := productTile{TileM: 32, TileN: 256, WarpM: 32, Band: 1, Blocks: blocks}
+		room := min(d.SharedBytes, (d.SharedBytes+reservedShared)/blocks-reservedShared)
+		for stages := thinStages; stages >= thinLeast; stages-- {
+			if n := t.sharedBytes(stages, s); n <= room {
+				t.Stages, t.SharedBytes = stages, n
+				return t, true
+			}
+		}
+	}
+	return productTile{}, false
+}
+
+// thinSlotBytes is what a slot takes, with the words of factors that go with it (ThinShape).
+func (s productSize) thinSlotBytes(tileM, tileN int) int {
+	if s.codes.a == 0 {
+		return tileM*thinLine*16/s.codes.b + tileN*(thinLine+4)
+	}
+	return (tileM + tileN) * (thinLine + 4)
+}
