@@ -98,6 +98,7 @@ type productSize struct {
 	perRows bool // the groups share m rows, else each has an (m,n)
 	codes   codeBits
 	thin    bool // the kernel for few rows (thin_cuda.go)
+	decoded bool // codes are decoded first, and the product is the plain one (scaled_cuda.go)
 }
 
 // codeBits says which operands of a product are codes.

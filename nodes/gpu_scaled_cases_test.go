@@ -15,7 +15,7 @@ var scaledGroupings = []gpuGrouping{
 	{"tails", []int{5, 0, 130, 256}, 128, 128},
 	{"all in one", []int{0, 700, 0, 0}, 128, 512},
 	{"empty", []int{0, 0, 0, 0}, 128, 128},
-	{"roomy", []int{5, 0, 130, 256}, 128, 4 * decodeRows}, // operands are decoded first
+	{"roomy", []int{5, 0, 130, 256}, 128, 4 * 256}, // operands are decoded first
 	{"few", []int{8, 16, 0, 64}, 128, 0},
 	{"few, tails", []int{1, 17, 40, 65}, 128, 128},
 }

@@ -26,7 +26,7 @@ func (o groupedGEMM) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 	}
 	n := width(c.Out...)
 	if o.Weights.Only != NoBlockFormat {
-		return onlyCall(c, o.Weights, o.Launch, n).plain(c.Out[0], c.Out[1])
+		return onlyCall(c, o.Weights, o.Align, o.Launch, n).plain(c.Out[0], c.Out[1])
 	}
 	p := struct {
 		rowProduct

@@ -109,7 +109,7 @@ func (o groupedGEMMdGLU) parts(w weightKind, p rowProduct, m int, dprob, dbias, 
 func (o groupedGEMMdGLU) CUDAScratch(n *graph.Node, d graph.GPU) int64 {
 	a, c, experts := n.In(gradDD), n.In(gradC), n.In(gradOffsets).Dim(0)
 	if f := o.Weights.Only; f != NoBlockFormat {
-		return scaledDGLUScratch(n, d, f, o.Weights, o.Launch, a.DType())
+		return scaledDGLUScratch(n, d, f, o.Weights, o.Align, o.Launch, a.DType())
 	}
 	p, err := rowProductOf(o.Launch, d, o.Weights, a.DType(), experts, a.Dim(0), a.Dim(1), c.Dim(1)/2)
 	if err != nil {
@@ -124,7 +124,7 @@ func (o groupedGEMMdGLU) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 	}
 	if o.Weights.Only != NoBlockFormat {
 		b := c.In[dgluB:]
-		x := dgluCall(c, o.Weights.Only, o.Weights, 1, o.Launch)
+		x := dgluCall(c, o.Weights.Only, o.Weights, o.Align, o.Launch)
 		x.b, x.sfb, x.global = b[:o.Weights.count()], b[o.Weights.count():], make([]*graph.Tensor, 2)
 		return x.dglu(o.Act, o.Layout)
 	}

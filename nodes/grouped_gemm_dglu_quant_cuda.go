@@ -37,19 +37,16 @@ func (x scaledCall) dglu(a act, layout Layout) ([]graph.Launch, error) {
 	return append(launches, parts.join(c, layout)...), nil
 }
 
-// scaledDGLUScratch is the scratch of dglu; plain as in scaledSize.
-func scaledDGLUScratch(n *graph.Node, d graph.GPU, f BlockFormat, w weightKind, l Launch, plain dtype.DType) int64 {
+// scaledDGLUScratch is the scratch of dglu; plain as in scaledShape.
+func scaledDGLUScratch(n *graph.Node, d graph.GPU, f BlockFormat, w weightKind, align int, l Launch, plain dtype.DType) int64 {
 	_, shape := codesOf(n.In(gradDD))
 	c, experts := n.In(gradC), n.In(gradOffsets).Dim(0)
-	p, _, err := scaledProductFor(d, f, w, l, plain, experts, shape[0], shape[1], c.Dim(1)/2, thinDGLUBlocks)
+	x := scaledShape{f, w, l, plain, experts, shape[0], shape[1], c.Dim(1) / 2, align, thinDGLUBlocks}
+	p, _, err := x.product(d)
 	if err != nil {
 		return 0 // CUDA says so
 	}
-	first := w.scaledScratchCUDA()
-	if plain == dtype.Invalid {
-		first = w.scaledBothScratch(experts, shape[0], shape[1], p.N)
-	}
-	return dgluPartsOf(first, p.TileM, p.TileM/p.WarpM, p.E, shape[0], p.N, n.Out(dgluDProb) != nil, n.Out(dgluDBias) != nil, n.Out(dgluAmax) != nil).end
+	return dgluPartsOf(x.scratch(d), p.TileM, p.TileM/p.WarpM, p.E, shape[0], p.N, n.Out(dgluDProb) != nil, n.Out(dgluDBias) != nil, n.Out(dgluAmax) != nil).end
 }
 
 // CUDAScratch is addresses, the flag of extreme factors, decoded operands, the parts of sums, and dC in float32 where it is quantized.
@@ -59,7 +56,7 @@ func (o scaledDGLU) CUDAScratch(n *graph.Node, d graph.GPU) int64 {
 	if err != nil {
 		return 0
 	}
-	return scaledDGLUScratch(n, d, f, o.Weights, o.Launch, dtype.Invalid) + quantizedBytes(o.DC, n.In(gradC).Dim(0), n.In(gradC).Dim(1))
+	return scaledDGLUScratch(n, d, f, o.Weights, o.Align, o.Launch, dtype.Invalid) + quantizedBytes(o.DC, n.In(gradC).Dim(0), n.In(gradC).Dim(1))
 }
 
 func (o scaledDGLU) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {

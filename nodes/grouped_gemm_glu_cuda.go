@@ -17,7 +17,7 @@ func (o groupedGEMMGLU) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 		n = 2 * d.Shape[1]
 	}
 	if o.Weights.Only != NoBlockFormat {
-		return onlyCall(c, o.Weights, o.Launch, n).glu(o.Layout, o.Act, c.Out[0], c.Out[1])
+		return onlyCall(c, o.Weights, o.Align, o.Launch, n).glu(o.Layout, o.Act, c.Out[0], c.Out[1])
 	}
 	p := struct {
 		rowProduct

@@ -7,14 +7,18 @@ import (
 
 // CUDAScratch is the addresses of discrete weights and factors, the flag of extreme factors, decoded operands, and D in float32
 // where it is quantized.
-func (o scaledGEMM) CUDAScratch(n *graph.Node, _ graph.GPU) int64 {
-	return scaledGEMMScratch(n, o.Weights) + quantizedBytes(o.D, n.In(gemmA).Dim(0), o.Weights.width(n.In(scaledB)))
+func (o scaledGEMM) CUDAScratch(n *graph.Node, d graph.GPU) int64 {
+	return scaledGEMMScratch(n, d, o.Scaled, o.Weights, o.Align, o.Launch) + quantizedBytes(o.D, n.In(gemmA).Dim(0), o.Weights.width(n.In(scaledB)))
 }
 
-// scaledGEMMScratch is scaledBothScratch of the operands of scaledGEMM and scaledGLU.
-func scaledGEMMScratch(n *graph.Node, w weightKind) int64 {
-	_, a := codesOf(n.In(gemmA))
-	return w.scaledBothScratch(n.In(gemmOffsets).Dim(0), a[0], a[1], w.width(n.In(scaledB)))
+// scaledGEMMScratch is the scratch of the product of scaledGEMM and scaledGLU.
+func scaledGEMMScratch(n *graph.Node, d graph.GPU, s scaledKind, w weightKind, align int, l Launch) int64 {
+	values, a := codesOf(n.In(gemmA))
+	f, err := s.format(values, n.In(scaledSFA).DType())
+	if err != nil {
+		return 0 // CUDA says so
+	}
+	return scaledShape{f: f, w: w, l: l, experts: n.In(gemmOffsets).Dim(0), m: a[0], k: a[1], n: w.width(n.In(scaledB)), align: align, thin: thinBlocks}.scratch(d)
 }
 
 func (o scaledGEMM) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
@@ -54,10 +58,10 @@ func scaledRowsCall(c *graph.KernelCall, s scaledKind, w weightKind, align int, 
 }
 
 // onlyCall sorts the operands of groupedGEMM and groupedGEMMGLU with weights that are block-scaled alone.
-func onlyCall(c *graph.KernelCall, w weightKind, l Launch, n int) scaledCall {
+func onlyCall(c *graph.KernelCall, w weightKind, align int, l Launch, n int) scaledCall {
 	b := c.In[gemmB:]
 	return scaledCall{
-		c: c, f: w.Only, w: w, align: 1, l: l, thin: thinBlocks, n: n, a: c.In[gemmA], b: b[:w.count()], sfb: b[w.count():], global: make([]*graph.Tensor, 2),
+		c: c, f: w.Only, w: w, align: align, l: l, thin: thinBlocks, n: n, a: c.In[gemmA], b: b[:w.count()], sfb: b[w.count():], global: make([]*graph.Tensor, 2),
 		offsets: c.In[gemmOffsets], counts: c.In[gemmCounts], rows: []any{rowsOf(c.In[gemmA]), rowsOf(c.In[gemmProb])},
 	}
 }
@@ -93,8 +97,8 @@ func (x scaledCall) plainArgs(d, cc *graph.Tensor) []any {
 }
 
 // CUDAScratch is that of scaledGEMM.
-func (o scaledGLU) CUDAScratch(n *graph.Node, _ graph.GPU) int64 {
-	return scaledGEMMScratch(n, o.Weights) + quantizedBytes(o.D, n.In(gemmA).Dim(0), o.Weights.width(n.In(scaledB))/2)
+func (o scaledGLU) CUDAScratch(n *graph.Node, d graph.GPU) int64 {
+	return scaledGEMMScratch(n, d, o.Scaled, o.Weights, o.Align, o.Launch) + quantizedBytes(o.D, n.In(gemmA).Dim(0), o.Weights.width(n.In(scaledB))/2)
 }
 
 func (o scaledGLU) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {

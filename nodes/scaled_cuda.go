@@ -9,7 +9,9 @@ import (
 // to bf16 on the way into mma.sync.
 //
 // Where groups have many rows each code would be decoded there again and again, for each tile that needs it. There a kernel
-// decodes both operands to the node's scratch first, for few bytes beside the work, and the product is the plain one.
+// decodes both operands to the node's scratch first, for few bytes beside the work, and the product is the plain one. Where they
+// have few, the bytes of the weights are the work, and thin_cuda.go has a kernel for it. Weights beside a plain A are never
+// decoded in memory, so that a model with such experts takes no more of it.
 //
 // What bf16 cannot hold is looked for first, which takes a pass over the factors; a flag in the node's scratch then
 // makes a kernel of floats, decoded one by one, do the work instead. Both are launched, and one of them returns at once.
@@ -72,76 +74,77 @@ type scaledCall struct {
 	amax    *graph.Tensor // of D
 }
 
-// decodeRows is the room for rows of a group beyond which operands are decoded first. Less work than that waits for the bytes
-// of the weights, which codes are fewer of.
-const decodeRows = 256
-
-// decodedBytes returns what both operands, decoded, take of the scratch of a product over m rows of groups: of A, and of A and
-// B; 0 if they are not.
-func decodedBytes(groups, m, a, b int) (first, all int64) {
-	if m <= decodeRows*groups {
-		return 0, 0
-	}
-	first = int64(tiles(a*2, 256) * 256)
-	return first, first + int64(tiles(b*2, 256)*256)
-}
-
 // scaledPointers is the scratch of discrete weights and of their factors.
 func (k weightKind) scaledPointers() int64 { return 2 * pointerBytes(k.Discrete) }
 
 // scaledScratchCUDA is the scratch of a product with such weights: addresses, then the flag.
 func (k weightKind) scaledScratchCUDA() int64 { return k.scaledPointers() + flagBytes }
 
-// scaledBothScratch is the scratch of a product with codes in A (m,k) and B (n,k) of each group: that of scaledScratchCUDA, then
-// the decoded operands.
-func (w weightKind) scaledBothScratch(groups, m, k, n int) int64 {
-	_, all := decodedBytes(groups, m, m*k, groups*n*k)
-	return w.scaledScratchCUDA() + all
+// scaledShape is what the constants of a product over m rows that sums over k depend on.
+type scaledShape struct {
+	f                       BlockFormat
+	w                       weightKind
+	l                       Launch
+	plain                   dtype.DType // the format of an A that is not codes, else Invalid
+	experts, m, k, n, align int
+	thin                    int // most thread blocks of the thin kernel on a multiprocessor
 }
 
-// scratch is what the product itself takes of the scratch; what the epilogue needs follows.
-func (x scaledCall) scratch() int64 {
-	if x.sfa == nil {
-		return x.w.scaledScratchCUDA()
-	}
-	return x.w.scaledBothScratch(x.offsets.Shape[0], x.a.Shape[0], codeWidth(x.a), x.n)
-}
-
-// scaledSize describes a product with codes to chooseTile; plain: the format of an A that is not codes, else Invalid.
-func scaledSize(f BlockFormat, w weightKind, plain dtype.DType, experts, m, n int) productSize {
-	bits := f.Values().Bits()
-	s := productSize{dt: dtype.BFloat16, groups: experts, m: m, n: n, perRows: true, codes: codeBits{a: bits, b: bits, alongOuter: w.NMajor}}
-	if plain != dtype.Invalid {
+// size describes the product to chooseTile.
+func (x scaledShape) size() productSize {
+	bits := x.f.Values().Bits()
+	s := productSize{dt: dtype.BFloat16, groups: x.experts, m: x.m, n: x.n, perRows: true, codes: codeBits{a: bits, b: bits, alongOuter: x.w.NMajor}}
+	if x.plain != dtype.Invalid {
 		s.codes.a = 0
-		if plain != dtype.BFloat16 {
+		if x.plain != dtype.BFloat16 {
 			s.dt = dtype.Float32 // codes are not exact in f16
 		}
 	}
 	return s
 }
 
-// scaledProductFor returns the constants of a product over m rows that sums over k, and its size; thin as in scaledCall. The tile
-// is that of the plain product where operands are decoded first.
-func scaledProductFor(d graph.GPU, f BlockFormat, w weightKind, l Launch, plain dtype.DType, experts, m, k, n, thin int) (scaledProduct, productSize, error) {
-	s := scaledSize(f, w, plain, experts, m, n)
+// product returns the constants, and the size. The tile is that of the plain product where operands are decoded first.
+func (x scaledShape) product(d graph.GPU) (scaledProduct, productSize, error) {
+	s := x.size()
 	p := scaledProduct{
-		rowProduct{OperandType: elemType(s.dt), E: experts, K: k, N: n, NMajor: w.NMajor, Ptrs: w.Ptrs || w.Discrete > 0},
-		scaledConsts{AType: "float", CodesA: cudaCodes(f.Values()), CodesB: cudaCodes(f.Values()), Format: cudaFactors(f.Factor()), Vec: f.Vec()},
+		rowProduct{OperandType: elemType(s.dt), E: x.experts, K: x.k, N: x.n, NMajor: x.w.NMajor, Ptrs: x.w.Ptrs || x.w.Discrete > 0},
+		scaledConsts{AType: "float", CodesA: cudaCodes(x.f.Values()), CodesB: cudaCodes(x.f.Values()), Format: cudaFactors(x.f.Factor()), Vec: x.f.Vec(), Align: x.align},
 	}
-	if plain != dtype.Invalid {
-		p.AType, p.CodesA = elemType(plain), "kNoCodes"
+	if x.plain != dtype.Invalid {
+		p.AType, p.CodesA, p.Align = elemType(x.plain), "kNoCodes", 1
 	}
-	if t, ok := thinTile(l, d, s, w, thin); ok {
+	if t, ok := thinTile(x, d, s); ok {
 		p.productTile, p.Thin, s.thin = t, true, true
 		return p, s, nil
 	}
 	size := s
-	if _, all := decodedBytes(experts, m, 0, 1); all > 0 && plain == dtype.Invalid {
-		size.codes = codeBits{}
+	if x.plain == dtype.Invalid {
+		s.decoded, size.codes = true, codeBits{}
 	}
 	var err error
-	p.productTile, err = chooseTile(l, d, size)
+	p.productTile, err = chooseTile(x.l, d, size)
 	return p, s, err
+}
+
+// decodedBytes returns what both operands, of so many elements, take of the scratch when decoded: of A, and of both.
+func decodedBytes(a, b int) (first, all int64) {
+	first = int64(tiles(a*2, 256) * 256)
+	return first, first + int64(tiles(b*2, 256)*256)
+}
+
+// decodedBytes is that of a product that sums over k; 0 if its operands are not decoded first.
+func (s productSize) decodedBytes(k int) (first, all int64) {
+	if !s.decoded {
+		return 0, 0
+	}
+	return decodedBytes(s.m*k, s.groups*s.n*k)
+}
+
+// scratch is what the product itself takes of the scratch: that of scaledScratchCUDA, then the decoded operands.
+func (x scaledShape) scratch(d graph.GPU) int64 {
+	_, s, _ := x.product(d)
+	_, all := s.decodedBytes(x.k)
+	return x.w.scaledScratchCUDA() + all
 }
 
 // plainFormat is the format of an A without factors, else Invalid.
@@ -152,10 +155,17 @@ func (x scaledCall) plainFormat() dtype.DType {
 	return dtype.Invalid
 }
 
+// shape is what the constants depend on.
+func (x scaledCall) shape() scaledShape {
+	return scaledShape{x.f, x.w, x.l, x.plainFormat(), x.offsets.Shape[0], x.a.Shape[0], codeWidth(x.a), x.n, x.align, x.thin}
+}
+
+// scratch is what the product itself takes of the scratch; what the epilogue needs follows.
+func (x scaledCall) scratch() int64 { return x.shape().scratch(x.c.GPU) }
+
 // product returns the constants but for UpRow, and the size.
 func (x scaledCall) product() (scaledProduct, productSize, error) {
-	p, s, err := scaledProductFor(x.c.GPU, x.f, x.w, x.l, x.plainFormat(), x.offsets.Shape[0], x.a.Shape[0], codeWidth(x.a), x.n, x.thin)
-	p.Align = x.align
+	p, s, err := x.shape().product(x.c.GPU)
 	p.HasGlobalA, p.HasGlobalB, p.HasAmax = x.global[0] != nil, x.global[1] != nil, x.amax != nil
 	return p, s, err
 }
@@ -178,15 +188,12 @@ func (x scaledCall) launches(name string, p scaledProduct, s productSize, params
 	if flags > 0 || x.amax != nil {
 		launches = append(launches, zeros(flag, flags, x.amax))
 	}
-	first, all := decodedBytes(experts, m, m*p.K, experts*p.N*p.K)
-	if x.sfa == nil {
-		all = 0
-	}
+	first, _ := s.decodedBytes(p.K)
 	args := join(ptr(x.a), b, ptr(x.sfa), sfb, flag, ptr(x.offsets), ptr(x.counts), x.rows, rest)
-	if all > 0 {
+	if s.decoded {
 		at := int(x.w.scaledScratchCUDA())
 		da, db := scratchAt(c, at), scratchAt(c, at+int(first))
-		e := decodeParams{extremeParams: extremeParams{Codes: p.CodesB, E: experts, Rows: m, Cols: p.K, Kind: 1, Align: x.align}, Format: p.Format, Vec: p.Vec, Extremes: flags > 0}
+		e := decodeParams{extremeParams: extremeParams{Codes: p.CodesB, E: experts, Rows: m, Cols: p.K, Kind: 1, Align: p.Align}, Format: p.Format, Vec: p.Vec, Extremes: flags > 0}
 		groups := []any{ptr(x.offsets), ptr(x.counts), rowsOf(x.a), rowsOf(nil), flag, int32(m)}
 		launches = append(launches, e.launch(c.GPU, tiles(m, 128)*tiles(p.K, 128), da, ptr(x.a), ptr(x.sfa), groups))
 		e.Rows, e.Kind, e.Ptrs = p.N, 0, p.Ptrs
@@ -198,7 +205,7 @@ func (x scaledCall) launches(name string, p scaledProduct, s productSize, params
 		}
 		launches = append(launches, p.launch(c.GPU, name, params(plain), p.work(m), join(da, db, ptr(nil), ptr(nil), flag, ptr(x.offsets), ptr(x.counts), x.rows, rest)...))
 	} else if flags > 0 {
-		e := extremeParams{Codes: p.CodesB, E: experts, Cols: p.K, Align: x.align}
+		e := extremeParams{Codes: p.CodesB, E: experts, Cols: p.K, Align: p.Align}
 		if x.sfa != nil {
 			e.Kind = 1
 			launches = append(launches, e.launch(c.GPU, m, ptr(x.a), ptr(x.sfa), ptr(x.offsets), ptr(x.counts), rowsOf(x.a), rowsOf(nil), flag, int32(m)))
@@ -210,7 +217,7 @@ func (x scaledCall) launches(name string, p scaledProduct, s productSize, params
 		launches = append(launches, e.launch(c.GPU, experts*e.Rows, b, sfb, ptr(nil), ptr(nil), rowsOf(nil), rowsOf(nil), flag, int32(0)))
 		p.When = unlessExtreme
 	}
-	if all == 0 {
+	if !s.decoded {
 		launches = append(launches, p.launch(c.GPU, name, params(p), p.work(m), args...))
 	}
 	if flags > 0 {

@@ -14,7 +14,7 @@ import (
 var scaledGroups = grouping{offsets: []int32{128, 128, 384, 512}, counts: []int32{100, 0, 201, 128}, m: 640}
 
 // roomyGroups are the same with room for more, so that operands are decoded first.
-var roomyGroups = grouping{offsets: scaledGroups.offsets, counts: scaledGroups.counts, m: 4*decodeRows + 128}
+var roomyGroups = grouping{offsets: scaledGroups.offsets, counts: scaledGroups.counts, m: 4*256 + 128}
 
 // thinGroups have few rows each, in groups of 128 rows: the thin kernel multiplies them.
 var thinGroups = grouping{offsets: []int32{128, 256, 384, 384, 512, 640, 768, 896}, counts: []int32{1, 8, 16, 0, 17, 40, 64, 65}, m: 1024}

@@ -5,10 +5,13 @@ import (
 	"github.com/moegraph/moegraph/graph"
 )
 
-// scaled_thin.cuh is the main loop where experts have few rows (decodeRows at most), so that the copies of weights take the time:
+// scaled_thin.cuh is the main loop where experts have few rows, so that the copies of weights take the time:
 // it reads them from memory once, but decodes them for each 32 rows.
 
 const (
+	// thinRows is the most rows of an expert, on average, with which the thin kernel is taken. How many there will be, only
+	// the device knows; of the room for them half of what groups are padded to is taken to be padding.
+	thinRows = 192
 	// thinLine is what a block takes of each row of codes, in bytes.
 	thinLine = 32
 	// thinBlocks are the thread blocks of a multiprocessor; dGLU's epilogue takes more registers.
@@ -17,11 +20,12 @@ const (
 	thinStages, thinLeast = 8, 3
 )
 
-// thinTile returns the tile of the thin kernel, at most so many blocks of it, false where another has to work.
-func thinTile(l Launch, d graph.GPU, s productSize, w weightKind, blocks int) (productTile, bool) {
-	if l.Tile != [2]int{} || l.Family == "hopper" || w.NMajor || s.dt != dtype.BFloat16 || s.m > decodeRows*s.groups {
+// thinTile returns the tile of the thin kernel for a product, false where another has to work.
+func thinTile(x scaledShape, d graph.GPU, s productSize) (productTile, bool) {
+	if x.l.Tile != [2]int{} || x.l.Family == "hopper" || x.w.NMajor || s.dt != dtype.BFloat16 || x.m-x.experts*x.align/2 > thinRows*x.experts {
 		return productTile{}, false
 	}
+	blocks := x.thin
 	s.thin = true
 	if d.Arch >= 100 && s.codes.b == 4 {
 		blocks = min(blocks, 2) // the compiler spills there with 168 registers

@@ -15,11 +15,7 @@ type scaledGroupProduct struct {
 func (o scaledWGrad) CUDAScratch(n *graph.Node, _ graph.GPU) int64 {
 	_, a := codesOf(n.In(wgA))
 	_, b := codesOf(n.In(wgB))
-	tokens := a[1]
-	if o.WGrad.AMajorM {
-		tokens = a[0]
-	}
-	_, decoded := decodedBytes(n.In(wgOffsets).Dim(0), tokens, a[0]*a[1], b[0]*b[1])
+	_, decoded := decodedBytes(a[0]*a[1], b[0]*b[1])
 	return pointerBytes(o.WGrad.Discrete) + flagBytes + decoded
 }
 
@@ -44,12 +40,9 @@ func (o scaledWGrad) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 		AType: "float", CodesA: cudaCodes(f.Values()), CodesB: cudaCodes(f.Values()), Format: cudaFactors(f.Factor()), Vec: f.Vec(), Align: w.Align,
 		HasGlobalA: c.In[scaledWGGlobalA] != nil, HasGlobalB: c.In[scaledWGGlobalB] != nil,
 	}}
-	size := s
-	first, decoded := decodedBytes(s.groups, tokens, hidden*tokens, inter*tokens)
-	if decoded > 0 {
-		size.codes = codeBits{}
-	}
-	if p.productTile, err = chooseTile(w.Launch, c.GPU, size); err != nil {
+	plain := s
+	plain.codes = codeBits{}
+	if p.productTile, err = chooseTile(w.Launch, c.GPU, plain); err != nil {
 		return nil, err
 	}
 	outs := c.Out
@@ -73,38 +66,29 @@ func (o scaledWGrad) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 		flag = scratchAt(c, int(pointerBytes(w.Discrete)))
 		launches = append(launches, zeros(flag, 1, nil))
 	}
+	// The tokens of experts are few bytes beside the work, also where they are few: they are always decoded first.
+	first, _ := decodedBytes(hidden*tokens, inter*tokens)
 	da, db := scratchAt(c, int(pointerBytes(w.Discrete)+flagBytes)), scratchAt(c, int(pointerBytes(w.Discrete)+flagBytes+first))
 	for i, x := range []struct {
 		rows  int
 		inner bool
 		out   graph.Pointer
 	}{{hidden, p.RowsInnerA, da}, {inter, p.RowsInnerB, db}} {
-		e := extremeParams{Codes: p.CodesA, E: p.E, Rows: x.rows, Kind: 2, TokensInner: x.inner, Ragged: w.Ragged, Align: w.Align}
-		args := []any{ptr(c.In[wgA+i]), ptr(c.In[scaledWGSFA+i]), ptr(offsets), ptr(c.In[wgCounts]), rowsA, rowsB, flag, int32(tokens)}
-		switch {
-		case decoded > 0:
-			d := decodeParams{extremeParams: e, Format: p.Format, Vec: p.Vec, Extremes: f.extremes()}
-			launches = append(launches, d.launch(c.GPU, tiles(x.rows, 128)*tiles(tokens, 128), x.out, args))
-		case f.extremes():
-			launches = append(launches, e.launch(c.GPU, x.rows*tiles(tokens, 128), args...))
-		}
-	}
-	if f.extremes() {
-		p.When = unlessExtreme
+		d := decodeParams{extremeParams{Codes: p.CodesA, E: p.E, Rows: x.rows, Kind: 2, TokensInner: x.inner, Ragged: w.Ragged, Align: w.Align}, p.Format, p.Vec, f.extremes()}
+		launches = append(launches, d.launch(c.GPU, tiles(x.rows, 128)*tiles(tokens, 128), x.out, ptr(c.In[wgA+i]), ptr(c.In[scaledWGSFA+i]), ptr(offsets), ptr(c.In[wgCounts]),
+			rowsA, rowsB, flag, int32(tokens)))
 	}
 	rest := []any{flag, ptr(offsets), ptr(c.In[wgCounts]), rowsA, rowsB, ptr(alpha), ptr(c.In[scaledWGGlobalA]), ptr(c.In[scaledWGGlobalB]), out, int32(tokens)}
-	args := join(ptr(a), ptr(b), ptr(c.In[scaledWGSFA]), ptr(c.In[scaledWGSFB]), rest)
-	if decoded > 0 {
-		plain := p
-		plain.CodesA, plain.CodesB, plain.AType = "kNoCodes", "kNoCodes", p.OperandType
-		launches = append(launches, p.launch(c.GPU, "wgrad_quant", plain, p.work(), join(da, db, ptr(nil), ptr(nil), rest)...))
-	} else {
-		launches = append(launches, p.launch(c.GPU, "wgrad_quant", p, p.work(), args...))
+	decoded := p
+	decoded.CodesA, decoded.CodesB, decoded.AType = "kNoCodes", "kNoCodes", p.OperandType
+	if f.extremes() {
+		decoded.When = unlessExtreme
 	}
+	launches = append(launches, p.launch(c.GPU, "wgrad_quant", decoded, p.work(), join(da, db, ptr(nil), ptr(nil), rest)...))
 	if f.extremes() {
 		p.When, p.OperandType, s.dt = ifExtreme, "float", dtype.Float32
 		p.Blocks, p.SharedBytes = 1, p.sharedBytes(0, s)
-		launches = append(launches, p.launch(c.GPU, "wgrad_quant", p, p.work(), args...))
+		launches = append(launches, p.launch(c.GPU, "wgrad_quant", p, p.work(), join(ptr(a), ptr(b), ptr(c.In[scaledWGSFA]), ptr(c.In[scaledWGSFB]), rest)...))
 	}
 	return launches, nil
 }
