@@ -44,8 +44,8 @@ const (
 	stageBytes = 16 * 64 * 4
 	// lineBytes is what a row of a tile takes of a slot.
 	lineBytes = 128
-	// scaledDepth is the length of the reduction that a block of codes covers, aboutBytes what a slot says of its block.
-	scaledDepth, aboutBytes = 64, 16
+	// scaledDepth is the length of the reduction that a block of codes covers, columnBytes what a slot has for its column.
+	scaledDepth, columnBytes = 64, 16
 	// bandRows is how many rows of tiles make the operands of the thread blocks that run at once smallest: about as
 	// many rows as columns of A and B on 132 multiprocessors.
 	bandRows = 2048
@@ -60,34 +60,24 @@ func (t productTile) sharedBytes(stages int, s productSize) int {
 	return tiles(n, 128) * 128
 }
 
-// ringBytes returns the size of a ring of so many slots; with codes, that of the tiles that they are decoded to as well
-// (ScaledShape).
+// ringBytes returns the size of a ring of so many slots; with weights alone in codes, that of the tiles that they are decoded
+// to as well (ScaledShape).
 func (t productTile) ringBytes(stages int, s productSize) int {
 	tile := (t.TileM + t.TileN) * lineBytes
 	switch {
-	case s.codes == codeBits{}:
+	case s.plain():
 		return stages * tile
 	case s.dt == dtype.Float32: // decoded element by element
 		return tile
 	case s.thin:
 		return stages * s.thinSlotBytes(t.TileM, t.TileN)
 	}
-	decoded, slot := 0, aboutBytes
-	for _, x := range []struct {
-		rows, bits int
-		alongOuter bool
-	}{{t.TileM, s.codes.a, false}, {t.TileN, s.codes.b, s.codes.alongOuter}} {
-		codes := x.rows * scaledDepth * x.bits / 8
-		switch {
-		case x.bits == 0:
-			slot += x.rows * lineBytes
-		case x.alongOuter: // a word of factors for each chunk
-			decoded, slot = decoded+2*x.rows*lineBytes, slot+codes+codes/4
-		default: // one for each row
-			decoded, slot = decoded+2*x.rows*lineBytes, slot+codes+x.rows*4
-		}
+	codes := t.TileN * scaledDepth * s.codes.b / 8
+	factors := t.TileN * 4 // a word for each row
+	if s.codes.alongOuter {
+		factors = codes / 4 // or for each chunk
 	}
-	return decoded + stages*tiles(slot, 128)*128
+	return 2*t.TileN*lineBytes + stages*tiles(t.TileM*lineBytes+codes+factors+columnBytes, 128)*128
 }
 
 // productSize is what the choice of a tile goes by.
@@ -107,15 +97,15 @@ type codeBits struct {
 	alongOuter bool // factors of b run along its outer axis
 }
 
+// plain says whether the main loop is that of operands without codes.
+func (s productSize) plain() bool { return s.codes == codeBits{} || s.decoded && s.dt != dtype.Float32 }
+
 // stages are how many slots a ring has at most, and at least where thread blocks share a multiprocessor or not.
 func (s productSize) stages() (most, shared, alone int) {
-	switch {
-	case s.codes == codeBits{}:
+	if s.plain() {
 		return productStages, 3, 2
-	case s.codes.a == 0: // a slot of a plain operand is free a block later than one of codes
-		return productStages + 1, 4, 3
 	}
-	return productStages, 3, 2
+	return productStages + 1, 4, 3 // a block more is in decoding
 }
 
 // chooseTile returns the tile that the options ask for, else the fastest by a simple model: the tiles of the busiest

@@ -104,7 +104,7 @@ func TestGEMM_Launches(t *testing.T) {
 // block in decoding asks for.
 func TestProductTile_Scaled(t *testing.T) {
 	for _, d := range testGPUs {
-		for _, codes := range []codeBits{{8, 8, false}, {4, 4, false}, {0, 4, false}, {0, 4, true}, {0, 8, true}} {
+		for _, codes := range []codeBits{{0, 4, false}, {0, 4, true}, {0, 8, false}, {0, 8, true}} {
 			for _, size := range [][3]int{{16384, 28672, 8}, {128, 64, 4}, {32768, 7168, 256}, {4096, 4096, MaxExperts}} {
 				s := productSize{dt: dtype.BFloat16, groups: size[2], m: size[0], n: size[1], perRows: true, codes: codes}
 				p, err := chooseTile(Launch{}, d, s)
@@ -116,12 +116,12 @@ func TestProductTile_Scaled(t *testing.T) {
 			}
 		}
 	}
-	// What H200's large layers get: the tile of plain products, with a stage less where codes have 8 bits.
-	for bits, want := range map[int]productTile{8: {256, 128, 64, 3, 8, 1, 209920}, 4: {256, 128, 64, 4, 8, 1, 187008}} {
-		got, err := chooseTile(Launch{}, testGPUs[0], productSize{dt: dtype.BFloat16, groups: 4, m: 65536, n: 28672, perRows: true, codes: codeBits{a: bits, b: bits}})
-		must(t, err)
-		if got != want {
-			t.Errorf("%d bits: got %+v, want %+v", bits, got, want)
-		}
+	// Operands that are decoded first get the tile of plain products.
+	plain := productSize{dt: dtype.BFloat16, groups: 4, m: 65536, n: 28672, perRows: true}
+	want, err := chooseTile(Launch{}, testGPUs[0], plain)
+	must(t, err)
+	plain.codes, plain.decoded = codeBits{a: 8, b: 8}, true
+	if got, err := chooseTile(Launch{}, testGPUs[0], plain); got != want || err != nil {
+		t.Errorf("decoded: got %+v, %v, want %+v", got, err, want)
 	}
 }

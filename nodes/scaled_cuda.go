@@ -117,12 +117,9 @@ func (x scaledShape) product(d graph.GPU) (scaledProduct, productSize, error) {
 		p.productTile, p.Thin, s.thin = t, true, true
 		return p, s, nil
 	}
-	size := s
-	if x.plain == dtype.Invalid {
-		s.decoded, size.codes = true, codeBits{}
-	}
+	s.decoded = x.plain == dtype.Invalid
 	var err error
-	p.productTile, err = chooseTile(x.l, d, size)
+	p.productTile, err = chooseTile(x.l, d, s)
 	return p, s, err
 }
 

@@ -32,7 +32,7 @@ func (o scaledWGrad) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 	if w.BMajorK {
 		inter = b.Shape[0]
 	}
-	s := productSize{dt: dtype.BFloat16, groups: offsets.Shape[0], m: hidden, n: inter, codes: codeBits{a: f.Values().Bits(), b: f.Values().Bits()}}
+	s := productSize{dt: dtype.BFloat16, groups: offsets.Shape[0], m: hidden, n: inter, codes: codeBits{a: f.Values().Bits(), b: f.Values().Bits()}, decoded: true}
 	p := scaledGroupProduct{groupProduct{
 		OperandType: "bf16", E: s.groups, M: hidden, N: inter, RowsInnerA: !w.AMajorM, RowsInnerB: w.BMajorK, VectorA: true, VectorB: true,
 		Ragged: w.Ragged, Accumulate: w.Accumulate, Ptrs: w.Ptrs || w.Discrete > 0, HasAlpha: alpha != nil, BiasType: "float", OutType: elemType(w.DType),
@@ -40,9 +40,7 @@ func (o scaledWGrad) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 		AType: "float", CodesA: cudaCodes(f.Values()), CodesB: cudaCodes(f.Values()), Format: cudaFactors(f.Factor()), Vec: f.Vec(), Align: w.Align,
 		HasGlobalA: c.In[scaledWGGlobalA] != nil, HasGlobalB: c.In[scaledWGGlobalB] != nil,
 	}}
-	plain := s
-	plain.codes = codeBits{}
-	if p.productTile, err = chooseTile(w.Launch, c.GPU, plain); err != nil {
+	if p.productTile, err = chooseTile(w.Launch, c.GPU, s); err != nil {
 		return nil, err
 	}
 	outs := c.Out

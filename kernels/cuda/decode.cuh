@@ -94,14 +94,13 @@ __device__ __forceinline__ u32 nibble_bits(u32 word) {
     return sign | ((i == 0 ? word << 6 : i == 1 ? word << 2 : i == 2 ? word >> 2 : word >> 6) & 0x01c001c0u);
 }
 
-// Eight codes of 4 bits: codes i and i+4 are a pair, or with kOrdered 2i and 2i+1.
-template <bool kOrdered>
+// Eight codes of 4 bits, in order.
 __device__ __forceinline__ void decode_nibbles(u32 (&out)[4], u32 word) {
     u32 pair[4];
     repeat<0, 4>([&](auto i) { pair[decltype(i)::value] = restored<kE2M1>(nibble_bits<decltype(i)::value>(word)); });
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        out[i] = !kOrdered ? pair[i] : ptx::pick_bytes(pair[i % 2 * 2], pair[i % 2 * 2 + 1], i < 2 ? 0x5410 : 0x7632);
+        out[i] = ptx::pick_bytes(pair[i % 2 * 2], pair[i % 2 * 2 + 1], i < 2 ? 0x5410 : 0x7632);
     }
 }
 

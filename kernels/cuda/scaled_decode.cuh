@@ -148,7 +148,7 @@ __device__ __forceinline__ u32 code_of(const unsigned char* codes, int i) { retu
 __device__ __forceinline__ void decode_chunk(u16* out, const u32 (&words)[kWords], const unsigned char* codes, const Table& table, int line, int c) {
     u32 pairs[4], special = 0;
     if constexpr (kBits == 4) {
-        decode_nibbles<true>(pairs, words[0]);
+        decode_nibbles(pairs, words[0]);
     } else {
 #pragma unroll
         for (int w = 0; w < 2; w++) {

@@ -2,11 +2,12 @@
 //
 // With kNoCodes, scaled_decode.cuh has decoded them, and the product is the plain one of group_product.cuh.
 //
-// Tiles, warps: group_product.cuh. Shared memory: that of scaled_rows.cuh. The factors of group e, a tensor of their own, begin
-// 512 ceil(R/128) ceil(rows before e / (4 Vec)) bytes on: groups are multiples of 128 rows, so that nothing is rounded.
+// Tiles, warps: group_product.cuh. OperandType float, for what bf16 cannot hold: the loop of floats of scaled_pipeline.cuh. The
+// factors of group e, a tensor of their own, begin 512 ceil(R/128) ceil(rows before e / (4 Vec)) bytes on: groups are multiples of
+// 128 rows, so that nothing is rounded.
 //
-// P, the constants: those of group_product.cuh; CodesA, CodesB (alike, or kNoCodes), Format, Vec, of the factors; Align, of which offsets are
-// kept multiples; When and the rest of scaled_extra.cuh.
+// P, the constants: those of group_product.cuh; CodesA, CodesB (alike, or kNoCodes), Format, Vec, of the factors; Align, of which
+// offsets are kept multiples; When and the rest of scaled_extra.cuh.
 #pragma once
 #include "group_product.cuh"
 #include "scaled_extra.cuh"
@@ -23,7 +24,7 @@ struct ScaledGroupSpec {
         static constexpr CodeKind kCodes = P::CodesA;
         static constexpr FactorKind kFactors = P::Format;
         static constexpr int kVec = P::Vec;
-        static constexpr bool kAlongOuter = false, kOrdered = !P::RowsInnerA || !P::RowsInnerB, kOdd = CodeFormat<P::CodesA>::kBits == 4;
+        static constexpr bool kAlongOuter = false;
         static constexpr int kRows = kTile;
         static constexpr Major kMajor = kInner ? kReduction : kOuter;
         static constexpr i64 kLd = kInner ? 0 : kWidth, kUpRow = 0;
@@ -60,7 +61,7 @@ private:
 };
 
 template <class P, bool kDecoded>
-struct ScaledGroupSmemOf : ScaledSmem<ScaledGroupSpec<P>, P::E> {};
+struct ScaledGroupSmemOf : FloatSmem<ScaledGroupSpec<P>, P::E> {};
 template <class P>
 struct ScaledGroupSmemOf<P, true> : GroupSmem<P> {};
 template <class P>

@@ -1,12 +1,11 @@
-// One operand of a product of block-scaled operands (scaled_pipeline.cuh): how it gets from memory to a tile of bf16.
+// The operands of a product of block-scaled weights and a plain A (scaled_pipeline.cuh): how they get from memory to tiles of bf16.
 //
-// A plain operand is copied by Loader into a slot of the ring and read there. Codes are copied as they lie in memory, with their
-// factors, into a slot, and decoded from there into one of two tiles of bf16, laid out as operand.cuh says. Each thread
-// decodes the chunks of 16 bytes that it has copied, so that a slot holds them by pass and thread.
+// A is copied by Loader into a slot of the ring and read there. Codes are copied as they lie in memory, with their factors, into a
+// slot, and decoded from there into one of two tiles of bf16, laid out as operand.cuh says. Each thread decodes the chunks of
+// 16 bytes that it has copied, so that a slot holds them by pass and thread.
 //
 // Spec: that of Loader, and kCodes, kFactors, kVec; kAlongOuter: blocks run along the outer axis, which is contiguous, instead of
-// the reduction; kOrdered: fp4 codes keep their order (else that of decode_nibbles, for both operands alike); kOdd: the reduction
-// may end inside a byte.
+// the reduction.
 //
 // Factors in a slot: a word of four for each row of the tile; with kAlongOuter a word for each chunk, by pass and thread.
 #pragma once
@@ -97,7 +96,7 @@ struct CodeLoader {
             }
         }
         if constexpr (kQuarter == 1 && !kAlongOuter) {
-            const int rows = kLines ? extent + line() : extent + chunk() * kChunk;
+            const int rows = extent + line();
             int n = 4;
             if constexpr (kTailed) {  // factors past the end may be NaN
                 n = clamp_of(ceil_div(left + (kHalfWords ? at * kBlock : 0), Spec::kVec), 0, 4);
@@ -120,27 +119,14 @@ struct CodeLoader {
     }
 
     // Decodes passes [kFirst, kLast) of the slot into the tile; half: whether the block is the second one of its words of
-    // factors; column: of the tile, in the matrix, with kAlongOuter; left: what the block has of the reduction, with kOdd.
+    // factors; column: of the tile, in the matrix, with kAlongOuter.
     template <int kFirst, int kLast>
-    static __device__ __forceinline__ void decode(u32 slot, u32 tile, bool half, int column, int left) {
+    static __device__ __forceinline__ void decode(u32 slot, u32 tile, bool half, int column) {
 #pragma unroll
         for (int pass = kFirst; pass < kLast; pass++) {
             u32 words[4];
             ptx::ld_shared16(words, slot + (pass * kThreads + threadIdx.x) * 16);
-            if constexpr (Spec::kOdd) {
-                const int n = left - chunk() * kChunk;
-                if (n > 0 && n < kChunk && n % 2 != 0) {
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        words[i] &= n / 8 == i ? ~(15u << n % 8 * 4) : ~0u;
-                    }
-                }
-            }
-            if constexpr (kLines || kAlongOuter) {
-                decode_line(words, slot, tile, pass, half, column);
-            } else {
-                decode_column(words, slot, tile, pass, half);
-            }
+            decode_line(words, slot, tile, pass, half, column);
         }
     }
 
@@ -171,7 +157,7 @@ private:
         for (int c = 0; c < kChunk / 8; c++) {
             u32 out[4];
             if constexpr (kBits == 4) {
-                decode_nibbles<Spec::kOrdered>(out, words[c]);
+                decode_nibbles(out, words[c]);
             } else {
                 decode_bytes<Spec::kCodes>(out[0], out[1], words[2 * c]);
                 decode_bytes<Spec::kCodes>(out[2], out[3], words[2 * c + 1]);
@@ -184,59 +170,26 @@ private:
             ptx::st_shared16(tile + place(pass, c), out);
         }
         if (kBits == 8 && (special & 0x80808080u) != 0) {
-            one_by_one(words, tile, pass, [&](int) { return four & 0xff; });
-        }
-    }
-
-    // Codes along the outer axis whose factors run along the reduction: each has its own.
-    static __device__ __forceinline__ void decode_column(const u32 (&words)[4], u32 slot, u32 tile, int pass, bool half) {
-        static_assert(kBits == 8 && Spec::kVec == 32, "fp4 codes run along the reduction");
-        const int shift = ((line() + pass * kStride) / 32 + (half ? 2 : 0)) * 8;
-        const u32 rows = slot + kCodeBytes + chunk() * (kChunk * 4);
-        u32 special = 0;
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-            u32 out[4];
-            decode_bytes<Spec::kCodes>(out[0], out[1], words[2 * c]);
-            decode_bytes<Spec::kCodes>(out[2], out[3], words[2 * c + 1]);
-            special |= (specials<Spec::kCodes>(words[2 * c]) | specials<Spec::kCodes>(words[2 * c + 1])) & 0x80808080u;
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                u32 four[4];
-                ptx::ld_shared16(four, rows + (c * 2 + i) * 16);
-#pragma unroll
-                for (int k = 0; k < 2; k++) {
-                    // Factor 0 is left 0 here: its codes are zeros, or another kernel runs (scaled_pipeline.cuh).
-                    const u32 pair = (four[2 * k] >> shift & 0xff) | (four[2 * k + 1] >> shift & 0xff) << 16;
-                    special |= (pair + 0x00010001u) & 0x01000100u;  // a NaN
-                    out[2 * i + k] = ptx::mul_bf16x2(out[2 * i + k], pair << 7);
-                }
-            }
-            ptx::st_shared16(tile + place(pass, c), out);
-        }
-        if (special != 0) {
-            one_by_one(words, tile, pass, [&](int i) { return ptx::ld_shared4(rows + i * 4) >> shift & 0xff; });
+            one_by_one(words, tile, pass, four & 0xff);
         }
     }
 
     // 16 codes of 8 bits again, of which some, or their factors, are not numbers.
-    template <class FactorOf>
-    static __device__ __forceinline__ void one_by_one(const u32 (&words)[4], u32 tile, int pass, FactorOf factor_of) {
+    static __device__ __forceinline__ void one_by_one(const u32 (&words)[4], u32 tile, int pass, u32 factor) {
 #pragma unroll 1
         for (int i = 0; i < 16; i++) {
             const u32 word = i < 8 ? (i < 4 ? words[0] : words[1]) : i < 12 ? words[2] : words[3];
-            const float v = __fmul_rn(code_value<Spec::kCodes>(word >> i % 4 * 8 & 0xff), factor_value<Spec::kFactors>(factor_of(i)));
+            const float v = __fmul_rn(code_value<Spec::kCodes>(word >> i % 4 * 8 & 0xff), factor_value<Spec::kFactors>(factor));
             ptx::st_shared2(tile + place(pass, i / 8) + i % 8 * 2, ptx::to_bf16(v));
         }
     }
 };
 
-// A plain operand with the same interface: its tile is in the ring.
+// A plain operand, copied in quarters.
 template <class Spec, int kThreads, bool kTailed>
 struct PlainLoader : Loader<Spec, kThreads, kTailed> {
     using Base = Loader<Spec, kThreads, kTailed>;
-    static constexpr int kSlotBytes = Spec::kRows * 128, kTileBytes = 0, kPasses = 1;
-    static constexpr int column = 0;
+    static constexpr int kSlotBytes = Spec::kRows * 128;
     static_assert(Base::kPasses % 4 == 0, "quarters of whole passes");
 
     template <int kQuarter>
@@ -246,15 +199,7 @@ struct PlainLoader : Loader<Spec, kThreads, kTailed> {
             this->copy(slot + Base::place(), kQuarter * (Base::kPasses / 4) + i, left);
         }
     }
-
-    template <int kFirst, int kLast>
-    static __device__ __forceinline__ void decode(u32, u32, bool, int, int) {}
 };
-
-template <class Spec, int kThreads, bool kTailed, bool kPlain = Spec::kCodes == kNoCodes>
-struct ScaledLoader : CodeLoader<Spec, kThreads, kTailed> {};
-template <class Spec, int kThreads, bool kTailed>
-struct ScaledLoader<Spec, kThreads, kTailed, true> : PlainLoader<Spec, kThreads, kTailed> {};
 
 // Element (outer, depth) of a tile as a float.
 template <class Spec>

@@ -1,18 +1,16 @@
-// The main loop of products of block-scaled operands, and of block-scaled weights beside a plain A: pipeline.cuh with a step
-// between copy and multiplication, which decodes a block while the one before it is multiplied.
+// The main loop of products of block-scaled weights beside a plain A: pipeline.cuh with a step between copy and multiplication,
+// which decodes a block of B while the one before it is multiplied.
 //
-// Spec: that of pipeline.cuh with T = bf16, kCodes and the rest of scaled_operand.cuh in A and B. kStages: slots of the ring. Work,
-// Tile and Epilogue as there; a(tile) and b(tile) give a CodeSource for codes.
+// Spec: that of pipeline.cuh with T = bf16, kCodes and the rest of scaled_operand.cuh in B. kStages: slots of the ring. Work, Tile
+// and Epilogue as there; b(tile) gives a CodeSource.
 //
-// While block i is multiplied, block i+1 goes from its slot to the tiles of bf16, and a block kAhead on is copied. Steps:
+// While block i is multiplied, block i+1 goes from its slot to a tile of bf16, and one kStages-1 on is copied. Steps:
 //   0-2   load the next step's fragments; copy quarters 1-3; multiply; decode a part
 //   3     wait for the slots of block i+2, barrier, load the first fragments of block i+1, copy quarter 0, multiply
-// A slot of codes is free once it is decoded; one of a plain operand only when it is multiplied, so that copies then are one
-// block less ahead.
 //
-// What bf16 cannot hold (extreme factors beside fp8 codes: CodeFormat::kLeastFactor) is found before by scaled_extremes.cuh,
-// which sets a flag. Then the kernel of floats runs (multiply_decoded), else this one: an accumulator, or a maximum, cannot be
-// made twice.
+// What bf16 cannot hold (extreme factors beside fp8 codes: CodeFormat::kLeastFactor) is found before by scaled_extremes.cuh or
+// scaled_decode.cuh, which set a flag. Then the kernel of floats runs (multiply_floats), else this one: an accumulator, or a
+// maximum, cannot be made twice.
 #pragma once
 #include "epilogue.cuh"
 #include "scaled_operand.cuh"
@@ -20,29 +18,27 @@
 template <class Spec>
 struct ScaledShape {
     using S = Shape<Spec>;
-    using A = ScaledLoader<typename Spec::A, S::kThreads, Spec::kTailed>;
-    using B = ScaledLoader<typename Spec::B, S::kThreads, Spec::kTailed>;
-    static constexpr bool kPlain = A::kTileBytes == 0 || B::kTileBytes == 0;
-    static constexpr int kAhead = kPlain ? Spec::kStages - 1 : Spec::kStages;
-    static constexpr int kTilesBytes = 2 * (A::kTileBytes + B::kTileBytes);
-    // A slot: A, B, and what thread 0 says about the block.
-    static constexpr int kAboutAt = A::kSlotBytes + B::kSlotBytes, kSlotBytes = ceil_div(kAboutAt + 16, 128) * 128;
-    static constexpr bool kAbout = Spec::A::kOdd || Spec::B::kOdd || Spec::B::kAlongOuter;
-    static_assert(kAhead >= 2, "a block is decoded while another arrives");
-    static_assert(!Spec::A::kAlongOuter, "what is said of columns is B's");
+    using A = PlainLoader<typename Spec::A, S::kThreads, Spec::kTailed>;
+    using B = CodeLoader<typename Spec::B, S::kThreads, Spec::kTailed>;
+    // A slot: A, B, and where B's tile begins if its factors run along the outer axis, which thread 0 says.
+    static constexpr int kColumnAt = A::kSlotBytes + B::kSlotBytes, kSlotBytes = ceil_div(kColumnAt + 16, 128) * 128;
+    static constexpr bool kColumn = Spec::B::kAlongOuter;
+    static_assert(Spec::kStages >= 3, "a block is decoded while another arrives");
 };
 
-// The shared memory of such a product: before it the tiles of bf16. The kernel of floats decodes into one slot, without a ring.
-template <class Spec, int kGroups, class T = typename Spec::T>
+// The shared memory of such a product: before it two tiles of B in bf16.
+template <class Spec, int kGroups>
 struct ScaledSmem {
     using S = ScaledShape<Spec>;
-    alignas(128) unsigned char tiles[S::kTilesBytes];
+    alignas(128) unsigned char tiles[2 * S::B::kTileBytes];
     alignas(128) unsigned char slots[Spec::kStages * S::kSlotBytes];
     Stage stages[Shape<Spec>::kThreads / 32];
     Groups<kGroups> groups;
 };
+
+// That of the kernel of floats, which decodes into one slot.
 template <class Spec, int kGroups>
-struct ScaledSmem<Spec, kGroups, float> : ProductSmem<Spec, kGroups, 1> {};
+using FloatSmem = ProductSmem<Spec, kGroups, 1>;
 
 // Fills the ring, as Feeder does.
 template <class Spec, class Work>
@@ -60,9 +56,8 @@ struct ScaledFeeder : TileReader<Work, typename ScaledShape<Spec>::A, typename S
         this->b.template issue<kQuarter>(to + S::A::kSlotBytes, this->left);
         if constexpr (kQuarter == 3) {
             ptx::cp_async_commit();
-            if (S::kAbout && threadIdx.x == 0) {
-                ptx::st_shared4(to + S::kAboutAt, this->left);
-                ptx::st_shared4(to + S::kAboutAt + 4, this->b.column);
+            if (S::kColumn && threadIdx.x == 0) {
+                ptx::st_shared4(to + S::kColumnAt, this->b.column);
             }
             to = to == last ? last - (Spec::kStages - 1) * S::kSlotBytes : to + S::kSlotBytes;
             this->template advance<64>();
@@ -74,43 +69,40 @@ struct ScaledFeeder : TileReader<Work, typename ScaledShape<Spec>::A, typename S
     }
 };
 
-// tiles: those of bf16; slots: the ring.
+// tiles: those of B in bf16; slots: the ring.
 template <class Spec, class Work, class Epilogue>
 __device__ __forceinline__ void multiply_scaled(unsigned char* tiles, unsigned char* slots, const Work& work, Epilogue& epilogue) {
     using S = ScaledShape<Spec>;
     using Base = Shape<Spec>;
     using Warp = WarpProduct<bf16, Spec::kWarpM, Spec::A::kMajor, Spec::B::kMajor>;
-    constexpr int kTileBytes = S::A::kTileBytes + S::B::kTileBytes;
     const int warp = threadIdx.x / 32, warp_m = warp % Base::kWarpsM, warp_n = warp / Base::kWarpsM;
     const u32 base = ptx::shared_address(slots), decoded = ptx::shared_address(tiles);
     const Warp product(warp_m, warp_n);
     u32 slot = base, tile = decoded;  // of the block that is multiplied
     const auto after = [&](u32 s) { return s == base + (Spec::kStages - 1) * S::kSlotBytes ? base : s + S::kSlotBytes; };
-    const auto left_of = [&] { return S::A::kTileBytes != 0 ? tile : slot; };
-    const auto right_of = [&] { return S::B::kTileBytes != 0 ? tile + S::A::kTileBytes : slot + S::A::kSlotBytes; };
-    // A third of the block in slot from, which goes to the tiles at to; half: block number is odd.
+    // A third of the block in slot from, which goes to the tile at to; half: block number is odd.
     const auto decode = [&](auto third, u32 from, u32 to, bool half) {
         constexpr int kThird = decltype(third)::value;
-        const int left = S::kAbout ? ptx::ld_shared4(from + S::kAboutAt) : 0, column = S::kAbout ? ptx::ld_shared4(from + S::kAboutAt + 4) : 0;
-        S::A::template decode<kThird * S::A::kPasses / 3, (kThird + 1) * S::A::kPasses / 3>(from, to, half, column, left);
-        S::B::template decode<kThird * S::B::kPasses / 3, (kThird + 1) * S::B::kPasses / 3>(from + S::A::kSlotBytes, to + S::A::kTileBytes, half, column, left);
+        const int column = S::kColumn ? ptx::ld_shared4(from + S::kColumnAt) : 0;
+        S::B::template decode<kThird * S::B::kPasses / 3, (kThird + 1) * S::B::kPasses / 3>(from + S::A::kSlotBytes, to, half, column);
     };
+    const auto other = [&](u32 t) { return t == decoded ? decoded + S::B::kTileBytes : decoded; };
     const auto freed = [&] {
-        ptx::cp_async_wait<S::kAhead - 2>();
+        ptx::cp_async_wait<Spec::kStages - 3>();
         __syncthreads();
         slot = after(slot);
-        tile = decoded + (tile == decoded ? kTileBytes : 0);
+        tile = other(tile);
     };
 
     ScaledFeeder<Spec, Work> feeder(work, base);
-    if (S::kAbout && threadIdx.x < Spec::kStages) {  // so that all blocks, also those that never come, are of some column
-        ptx::st_shared4(base + threadIdx.x * S::kSlotBytes + S::kAboutAt + 4, 0);
+    if (S::kColumn && threadIdx.x < Spec::kStages) {  // so that all blocks, also those that never come, are of some column
+        ptx::st_shared4(base + threadIdx.x * S::kSlotBytes + S::kColumnAt, 0);
     }
     __syncthreads();
-    for (int i = 0; i < S::kAhead; i++) {
+    for (int i = 0; i < Spec::kStages - 1; i++) {
         feeder.issue_all();
     }
-    ptx::cp_async_wait<S::kAhead - 2>();
+    ptx::cp_async_wait<Spec::kStages - 3>();
     __syncthreads();
     repeat<0, 3>([&](auto third) { decode(third, slot, tile, false); });
     __syncthreads();
@@ -136,7 +128,7 @@ __device__ __forceinline__ void multiply_scaled(unsigned char* tiles, unsigned c
             for (int block = 0; block < blocks; block++) {
                 const bool half = block + 1 < blocks && block % 2 == 0;
                 repeat<0, 3>([&](auto number) {
-                    decode(number, after(slot), decoded + (tile == decoded ? kTileBytes : 0), half);
+                    decode(number, after(slot), other(tile), half);
                     feeder.template issue<decltype(number)::value + 1>();
                 });
                 freed();
@@ -144,7 +136,7 @@ __device__ __forceinline__ void multiply_scaled(unsigned char* tiles, unsigned c
             }
         } else {
             typename Warp::Fragments fragments[2];
-            product.load(fragments[0], left_of(), right_of(), 0);
+            product.load(fragments[0], slot, tile, 0);
             for (int block = 0; block < blocks; block++) {
                 const bool half = block + 1 < blocks && block % 2 == 0;  // the next block's
                 repeat<0, 4>([&](auto number) {
@@ -152,11 +144,11 @@ __device__ __forceinline__ void multiply_scaled(unsigned char* tiles, unsigned c
                     if constexpr (kStep == 3) {
                         freed();
                     }
-                    product.load(fragments[kNext % 2], left_of(), right_of(), kNext);
+                    product.load(fragments[kNext % 2], slot, tile, kNext);
                     feeder.template issue<kNext>();
                     Warp::multiply(acc, fragments[kStep % 2]);
                     if constexpr (kStep < 3) {  // when the step's fragments no longer take registers
-                        decode(number, after(slot), decoded + (tile == decoded ? kTileBytes : 0), half);
+                        decode(number, after(slot), other(tile), half);
                     }
                 });
             }
@@ -169,7 +161,7 @@ __device__ __forceinline__ void multiply_scaled(unsigned char* tiles, unsigned c
 // The same of floats, decoded element by element, with plain multiply-adds: exact whatever the factors, and slow. slots: one
 // tile of A and one of B, a row of 32 floats each.
 template <class Spec, class Work, class Epilogue>
-__device__ __forceinline__ void multiply_decoded(unsigned char* slots, const Work& work, Epilogue& epilogue) {
+__device__ __forceinline__ void multiply_floats(unsigned char* slots, const Work& work, Epilogue& epilogue) {
     using Base = Shape<Spec>;
     using Warp = WarpProduct<float, Spec::kWarpM, kReduction, kReduction>;
     const int warp = threadIdx.x / 32, warp_m = warp % Base::kWarpsM, warp_n = warp / Base::kWarpsM;
@@ -202,15 +194,5 @@ __device__ __forceinline__ void multiply_decoded(unsigned char* slots, const Wor
             }
         }
         epilogue(t, warp_m, warp_n, acc);
-    }
-}
-
-// The one that goes with Spec::T, over the shared memory that it takes.
-template <class Spec, class Smem, class Work, class Epilogue>
-__device__ __forceinline__ void multiply_codes(Smem& smem, const Work& work, Epilogue& epilogue) {
-    if constexpr (sizeof(typename Spec::T) == 4) {
-        multiply_decoded<Spec>(smem.slots, work, epilogue);
-    } else {
-        multiply_scaled<Spec>(smem.tiles, smem.slots, work, epilogue);
     }
 }

@@ -3,8 +3,8 @@
 //
 // With kNoCodes for both, scaled_decode.cuh has decoded them, and the product is the plain one of row_product.cuh.
 //
-// Tiles, warps: row_product.cuh. Shared memory: with OperandType bf16 the tiles of bf16, the ring, a stage a warp, the groups
-// (scaled_pipeline.cuh); with float one tile of each operand instead of tiles and ring. Thin, for few rows: scaled_thin.cuh.
+// Tiles, warps: row_product.cuh. Loops and their shared memory: with Thin, for few rows, scaled_thin.cuh; codes in B alone,
+// scaled_pipeline.cuh; OperandType float, for what bf16 cannot hold, the loop of floats there.
 //
 // P, the constants: those of row_product.cuh; AType, of a plain A; CodesA, CodesB (or kNoCodes), Format, Vec, of the factors; Align, of which
 // offsets are kept multiples; When and the rest of scaled_extra.cuh.
@@ -25,7 +25,7 @@ struct ScaledRowSpec {
         static constexpr CodeKind kCodes = P::CodesA;
         static constexpr FactorKind kFactors = P::Format;
         static constexpr int kVec = P::Vec;
-        static constexpr bool kAlongOuter = false, kOrdered = false, kOdd = false;
+        static constexpr bool kAlongOuter = false;
         static constexpr int kRows = kTileM;
         static constexpr Major kMajor = kReduction;
         static constexpr i64 kLd = P::K, kUpRow = 0;
@@ -36,7 +36,7 @@ struct ScaledRowSpec {
         static constexpr CodeKind kCodes = P::CodesB;
         static constexpr FactorKind kFactors = P::Format;
         static constexpr int kVec = P::Vec;
-        static constexpr bool kAlongOuter = P::NMajor, kOrdered = P::CodesA == kNoCodes, kOdd = false;
+        static constexpr bool kAlongOuter = P::NMajor;
         static constexpr int kRows = kTileN;
         static constexpr Major kMajor = P::NMajor ? kOuter : kReduction;
         static constexpr i64 kLd = P::NMajor ? P::N : P::K, kUpRow = P::UpRow;
@@ -107,37 +107,56 @@ struct ScaledOperands {
     const void* sfb;
 };
 
-// The loop that goes with the operands: of codes, of codes beside few rows, or of what is decoded.
-template <class P>
-struct CodesLoop {
-    using Smem = ScaledSmem<ScaledRowSpec<P>, P::E>;
-    template <class Epilogue>
-    static __device__ __forceinline__ void run(Smem& smem, const ScaledOperands& x, Epilogue& epilogue) {
-        multiply_codes<ScaledRowSpec<P>>(smem, ScaledRowWork<P>{{smem.groups, nullptr, nullptr}, x.a, x.b, x.sfa, x.sfb}, epilogue);
-    }
+// The loop that goes with the operands. Each has the shared memory that it takes, and run.
+enum ScaledLoop {
+    kDecodedLoop,  // operands that scaled_decode.cuh has decoded
+    kFloatLoop,
+    kThinLoop,
+    kWeightLoop,  // codes in B alone
 };
 template <class P>
-struct ThinLoop {
-    using Smem = ThinSmem<ScaledRowSpec<P>, P::E>;
-    template <class Epilogue>
-    static __device__ __forceinline__ void run(Smem& smem, const ScaledOperands& x, Epilogue& epilogue) {
-        multiply_thin<ScaledRowSpec<P>>(smem.slots, ScaledRowWork<P>{{smem.groups, nullptr, nullptr}, x.a, x.b, x.sfa, x.sfb}, epilogue);
-    }
-};
+constexpr ScaledLoop scaled_loop() {
+    return P::CodesB == kNoCodes ? kDecodedLoop : sizeof(typename P::OperandType) == 4 ? kFloatLoop : P::Thin ? kThinLoop : kWeightLoop;
+}
+template <class P, ScaledLoop kLoop = scaled_loop<P>()>
+struct ScaledRowLoop;
+
 template <class P>
-struct DecodedLoop {
+__device__ __forceinline__ ScaledRowWork<P> scaled_work(const Groups<P::E>& groups, const ScaledOperands& x) {
+    return {{groups, nullptr, nullptr}, x.a, x.b, x.sfa, x.sfb};
+}
+template <class P>
+struct ScaledRowLoop<P, kDecodedLoop> {
     using Smem = RowSmem<P>;
     template <class Epilogue>
     static __device__ __forceinline__ void run(Smem& smem, const ScaledOperands& x, Epilogue& epilogue) {
         multiply_tiles<RowSpec<P>>(smem.slots, RowWork<P>{smem.groups, static_cast<const typename P::OperandType*>(x.a), x.b}, epilogue);
     }
 };
-template <class P, bool kDecoded = P::CodesB == kNoCodes, bool kThin = P::Thin && sizeof(typename P::OperandType) == 2>
-struct ScaledRowLoop : CodesLoop<P> {};
 template <class P>
-struct ScaledRowLoop<P, false, true> : ThinLoop<P> {};
-template <class P, bool kThin>
-struct ScaledRowLoop<P, true, kThin> : DecodedLoop<P> {};
+struct ScaledRowLoop<P, kFloatLoop> {
+    using Smem = FloatSmem<ScaledRowSpec<P>, P::E>;
+    template <class Epilogue>
+    static __device__ __forceinline__ void run(Smem& smem, const ScaledOperands& x, Epilogue& epilogue) {
+        multiply_floats<ScaledRowSpec<P>>(smem.slots, scaled_work<P>(smem.groups, x), epilogue);
+    }
+};
+template <class P>
+struct ScaledRowLoop<P, kThinLoop> {
+    using Smem = ThinSmem<ScaledRowSpec<P>, P::E>;
+    template <class Epilogue>
+    static __device__ __forceinline__ void run(Smem& smem, const ScaledOperands& x, Epilogue& epilogue) {
+        multiply_thin<ScaledRowSpec<P>>(smem.slots, scaled_work<P>(smem.groups, x), epilogue);
+    }
+};
+template <class P>
+struct ScaledRowLoop<P, kWeightLoop> {
+    using Smem = ScaledSmem<ScaledRowSpec<P>, P::E>;
+    template <class Epilogue>
+    static __device__ __forceinline__ void run(Smem& smem, const ScaledOperands& x, Epilogue& epilogue) {
+        multiply_scaled<ScaledRowSpec<P>>(smem.tiles, smem.slots, scaled_work<P>(smem.groups, x), epilogue);
+    }
+};
 template <class P>
 using ScaledRowSmem = typename ScaledRowLoop<P>::Smem;
 

@@ -24,6 +24,6 @@ extern "C" __global__ void __launch_bounds__(Shape<ScaledGroupSpec<Params>>::kTh
         multiply_tiles<GroupSpec<Params>>(smem.slots, work, epilogue);
     } else {
         const ScaledGroupWork<Params> work{{smem.groups, nullptr, nullptr, capacity}, a, b, sfa, sfb};
-        multiply_codes<ScaledGroupSpec<Params>>(smem, work, epilogue);
+        multiply_floats<ScaledGroupSpec<Params>>(smem.slots, work, epilogue);
     }
 }
