@@ -19,8 +19,13 @@ struct BlockScale {
     bool odd;
 };
 
-// inverse returns 1 / decode(code), rounded.
-template <class Factor> __device__ __forceinline__ float inverse(u32 code) { return __fdiv_rn(1.f, to_float(Factor{(u8)code})); }
+// inverse returns 1 / decode(code), rounded. For e4m3: one step of Newton from a reciprocal nearly right leaves an error of
+// 2^-44, and the reciprocals of numbers of 4 bits, whose bits repeat within 12, are further than that from where rounding turns.
+template <class Factor> __device__ __forceinline__ float inverse(u32 code);
+template <> __device__ __forceinline__ float inverse<e4m3>(u32 code) {
+    const float x = to_float(e4m3{(u8)code}), y = ptx::rcp_approx(x), better = __fmaf_rn(y, __fmaf_rn(-x, y, 1.f), y);
+    return x == 0 ? y : better;
+}
 template <> __device__ __forceinline__ float inverse<e8m0>(u32 code) {
     return __uint_as_float(code == 0xff ? kQuietNaN : code == 254 ? 0x00400000u : (254 - code) << 23);
 }
@@ -35,3 +40,16 @@ template <class Value, class Factor, bool kOne = false> __device__ __forceinline
     b.odd = !(magnitude(b.s) < kInf) || top >= kInf;
     return b;
 }
+
+// Nudge is for numbers of 8 bits (bf16) in e2m1 with e4m3 factors and no norm, whose scales are reciprocals of 4 bits. Their
+// products are halfway between two codes but for the rounding, or further off than the 11 bits of f16 can tell. The
+// roundings leave alone what is halfway but for 150/15, 300/15 and 600/15 times powers of two, which become larger than 1.25,
+// 2.5 and 5. With a factor of 15 times a power of two the products are made larger by 2^-10, which shows in f16, and then
+// less by 2^-12, for 0.25 has to stay.
+struct Nudge {
+    float back;
+    static __device__ __forceinline__ Nudge of(u32 factor) { return Nudge{factor % 8 == 7 ? -0x1p-12f : 0.f}; }
+    __device__ __forceinline__ float product(float mag, float s) const { return __fmaf_rn(mag, __fmaf_rn(s, -4 * back, s), back); }
+    // is_extreme: factors that are subnormal, negative or the largest; they may leave products that are too large.
+    static __device__ __forceinline__ bool is_extreme(u32 factor) { return factor - 8 >= 0x7e - 8; }
+};

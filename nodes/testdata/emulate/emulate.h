@@ -263,6 +263,13 @@ T __shfl_up_sync(unsigned, T v, unsigned d) {
     const int lane = emulate::machine.current->lane;
     return emulate::exchange(v, [&](auto at) { return at(lane < int(d) ? lane : lane - d); });
 }
+inline bool __any_sync(unsigned, bool v) {
+    return emulate::exchange(int(v), [&](auto at) {
+        int any = 0;
+        for (int i = 0; i < 32; i++) any |= at(i);
+        return any;
+    });
+}
 inline unsigned __float_as_uint(float x) { unsigned u; memcpy(&u, &x, 4); return u; }
 inline float __uint_as_float(unsigned u) { float x; memcpy(&x, &u, 4); return x; }
 inline float __fmul_rn(float a, float b) { return a * b; }

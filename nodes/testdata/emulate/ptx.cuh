@@ -9,6 +9,8 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 using namespace emulate;
 
+constexpr int kArch = 800; // what later architectures do in hardware, code for this one does itself
+
 inline unsigned char* dynamic_shared() { return machine.shared; }
 inline u32 shared_address(const void* p) { return static_cast<u32>(static_cast<const unsigned char*>(p) - machine.shared); }
 
@@ -133,6 +135,21 @@ inline u32 pack_f16(float low, float high) { return to_f16(low) | static_cast<u3
 inline u32 mul_bf16x2(u32 a, u32 b) {
     return pack_bf16(bf16_value(static_cast<u16>(a)) * bf16_value(static_cast<u16>(b)), bf16_value(static_cast<u16>(a >> 16)) * bf16_value(static_cast<u16>(b >> 16)));
 }
+inline u16 fma_f16(u16 a, u16 b, u16 c) {  // exact in double
+    const _Float16 h = static_cast<_Float16>(static_cast<double>(from_f16(a)) * from_f16(b) + from_f16(c));
+    u16 r;
+    memcpy(&r, &h, 2);
+    return h != h ? 0x7fff : r;
+}
+inline u32 fma_f16x2(u32 a, u32 b, u32 c) {
+    return fma_f16(static_cast<u16>(a), static_cast<u16>(b), static_cast<u16>(c)) |
+           static_cast<u32>(fma_f16(static_cast<u16>(a >> 16), static_cast<u16>(b >> 16), static_cast<u16>(c >> 16))) << 16;
+}
+// Not for kArch.
+u32 max_abs_bf16x2(u32 a, u32 b);
+u32 max_abs_f16x2(u32 a, u32 b);
+u16 to_e4m3x2(float low, float high);
+u16 to_e5m2x2(float low, float high);
 inline u32 pick_bytes(u32 a, u32 b, u32 selector) {
     const u64 all = static_cast<u64>(b) << 32 | a;
     u32 r = 0;
