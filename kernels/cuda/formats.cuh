@@ -106,22 +106,30 @@ __device__ __forceinline__ u32 encode_pair(float a, float b) {
     return signed_pair(ptx::fma_f16x2(ptx::pack_f16(rounded[0], rounded[1]), 0x04000400u, 0) * 8, pair_signs(a, b));
 }
 
-// encode_short_pair takes two magnitudes below 7 that f16 holds, or holds so nearly that they lie on the same side of each
-// number halfway between two codes; signs as pair_signs. A magnitude less than 1/8 may be negative. The sum rounds to the
-// multiple of half its unit: its lowest bits count such multiples, its exponent begins at 24. The product adds both up
-// where a pair has its code; what it leaves below is no code's.
-__device__ __forceinline__ u32 encode_short_pair(float a, float b, u32 signs) {
-    const u32 mags = ptx::pack_f16(a, b), units = __vmaxu2(mags & 0x7c007c00u, 0x3c003c00u);
+// encode_f16_pair takes two magnitudes below 7 in f16; signs as pair_signs. A magnitude less than 1/8 may be negative. The sum
+// rounds to the multiple of half its unit: its lowest bits count such multiples, its exponent begins at 24. The product adds
+// both up where a pair has its code; what it leaves below is no code's.
+__device__ __forceinline__ u32 encode_f16_pair(u32 mags, u32 signs) {
+    const u32 units = __vmaxu2(mags & 0x7c007c00u, 0x3c003c00u);
     return signed_pair(ptx::fma_f16x2(units, 0x60006000u, mags) * 0x1008u, signs); // 512
 }
 
-// two_pairs has the codes of one pair in the low nibbles of bytes 1 and 3, those of another in the high ones.
-__device__ __forceinline__ u32 two_pairs(u32 low, u32 high) { return (low >> 4 & 0x0f0f0f0fu) | (high & 0xf0f0f0f0u); }
+// encode_bf16_pair takes the halves of two numbers below 7 in bf16, and does the same with their signs: exponents of sums
+// begin at 132, as good as 24 in the three bits of a code.
+__device__ __forceinline__ u32 encode_bf16_pair(u32 halves) {
+    u32 units;
+    if constexpr (ptx::kArch >= 860) units = ptx::max_abs_bf16x2(halves, 0x3f003f00u) & 0xff80ff80u;
+    else units = __vmaxu2(halves & 0x7f807f80u, 0x3f003f00u) | (halves & 0x80008000u);
+    return signed_pair(ptx::fma_bf16x2(units, 0x42804280u, halves) * 0x1040u, halves); // 64
+}
+
+// two_pairs moves the upper nibbles of one word below those of another.
+__device__ __forceinline__ u32 two_pairs(u32 low, u32 high) { return high ^ ((high ^ low >> 4) & 0x0f0f0f0fu); }
 
 // four_pairs are the codes of four pairs, in order.
 __device__ __forceinline__ u32 four_pairs(const u32 (&pair)[4]) {
     const u32 a = __byte_perm(pair[0], pair[1], 0x7351), b = __byte_perm(pair[2], pair[3], 0x7351);
-    return (__byte_perm(a, b, 0x5410) >> 4 & 0x0f0f0f0fu) | (__byte_perm(a, b, 0x7632) & 0xf0f0f0f0u);
+    return two_pairs(__byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632));
 }
 
 template <class T> __device__ __forceinline__ u32 encode_narrow(float x) {

@@ -147,13 +147,14 @@ __device__ __forceinline__ float from_f16(u16 x) {
     return r;
 }
 
-// 9.7.4.4 fma.rn.bf16x2 (sm_80): two products of bf16, rounded to nearest even, subnormals kept. The addend is -0, which leaves
-// the sign of a zero (mul.bf16x2 wants sm_90).
-__device__ __forceinline__ u32 mul_bf16x2(u32 a, u32 b) {
+// 9.7.4.4 fma.rn.bf16x2 (sm_80): a*b + c of two bf16, rounded once to nearest even, subnormals kept.
+__device__ __forceinline__ u32 fma_bf16x2(u32 a, u32 b, u32 c) {
     u32 r;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(0x80008000u));
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
     return r;
 }
+// The product (mul.bf16x2 wants sm_90): the addend is -0, which leaves the sign of a zero.
+__device__ __forceinline__ u32 mul_bf16x2(u32 a, u32 b) { return fma_bf16x2(a, b, 0x80008000u); }
 
 // 9.7.4.4 fma.rn.f16x2 (sm_80): a*b + c of two f16, rounded once to nearest even, subnormals kept.
 __device__ __forceinline__ u32 fma_f16x2(u32 a, u32 b, u32 c) {
@@ -162,7 +163,7 @@ __device__ __forceinline__ u32 fma_f16x2(u32 a, u32 b, u32 c) {
     return r;
 }
 
-// 9.7.4.10 max.NaN.xorsign.abs (sm_86): the larger magnitudes of two pairs, a NaN's above all; the signs mean nothing.
+// 9.7.4.10 max.NaN.xorsign.abs (sm_86): the larger magnitudes of two pairs, a NaN's above all, with the product's sign.
 __device__ __forceinline__ u32 max_abs_bf16x2(u32 a, u32 b) {
     u32 r;
     asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));

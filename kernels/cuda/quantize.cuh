@@ -42,8 +42,9 @@ template <> constexpr bool is_bf16<bf16> = true;
 // further off than the products round. (What is not finite is not short.)
 constexpr bool kPlain = sizeof(X) == 2 && Params::Norm == kNormOne && !Params::Unit && !Params::Random;
 constexpr bool kShort = kPlain && is_e8m0<Factor>;
-// kNudged: what Nudge (block_scale.cuh) is for.
-constexpr bool kNudged = kPlain && kNarrow && !is_e8m0<Factor> && is_bf16<X>;
+// kPaired: PairScale (block_scale.cuh) makes the codes. kLimited: it has to be kept from products that are too large.
+constexpr bool kPaired = kPlain && kNarrow && is_bf16<X>;
+constexpr bool kLimited = kPaired && !is_e8m0<Factor>;
 
 struct Outputs {
     void *row, *row_sf, *col, *col_sf; // null: not wanted
@@ -62,19 +63,31 @@ template <class T> __device__ __forceinline__ u32 top_of(u32 top, int i) {
     else return magnitude(i == 0 ? Pair<T>::low(top) : Pair<T>::high(top));
 }
 
-// Scale is what a block's elements are multiplied by; nudge is there with kNudged.
+// Scale is what a block's elements are multiplied by. With kPaired, brief is for PairScale; with kLimited, limit is limit_of.
 struct Scale {
     float s;
-    Nudge nudge;
+    u32 code; // the factor
+    bool odd; // the long way is needed; with kLimited, settle before the scale is used
+    u32 brief, limit;
 };
 
 // scale_of makes a block's factor of its largest magnitude.
-__device__ __forceinline__ Scale scale_of(u32 top, float norm, u32& code, bool& odd) {
+__device__ __forceinline__ Scale scale_of(u32 top, float norm) {
+    if constexpr (kLimited) {
+        const u32 code = factor_of<Value, Factor>(top, 1.f);
+        return Scale{0, code, is_extreme(code), PairScale<Factor>::brief(code), 0x7fff};
+    }
     const BlockScale b = block_scale<Value, Factor, Params::Unit>(top, norm);
-    code = b.code;
-    odd = b.odd;
-    if constexpr (kNudged) odd = odd || (top != 0 && Nudge::is_extreme(b.code));
-    return Scale{b.s, Nudge::of(b.code)};
+    return Scale{b.s, b.code, b.odd, kPaired ? PairScale<Factor>::brief(b.code) : 0, 0x7fff};
+}
+
+// settle is the rest of it, for the long way, and for extreme factors.
+__device__ __forceinline__ void settle(Scale& s, u32 top) {
+    const BlockScale b = block_scale<Value, Factor>(top, 1.f);
+    s.s = b.s;
+    s.odd = b.odd || (top != 0 && b.code == 0);
+    s.brief = PairScale<Factor>::brief(normal_factor(b.code));
+    if (top != 0 && !s.odd) s.limit = limit_of(b.code);
 }
 
 // rounded_at_random replaces a number by one of its two neighbours in the format, the nearer the likelier. A NaN stays.
@@ -103,12 +116,18 @@ template <int N> __device__ __forceinline__ void encode_products(Codes<Value, N>
     }
 }
 
-// short_pair makes the codes of two elements that a word holds, of blocks that are not odd.
-template <class T> __device__ __forceinline__ u32 short_pair(u32 word, const Scale& a, const Scale& b) {
-    const u32 mags = word & 0x7fff7fffu;
-    const float low = Pair<T>::low(mags), high = Pair<T>::high(mags);
-    if constexpr (kNudged) return encode_short_pair(a.nudge.product(low, a.s), b.nudge.product(high, b.s), word);
-    return encode_short_pair(__fmul_rn(low, a.s), __fmul_rn(high, b.s), word);
+// ShortPair makes the codes of two elements of a word, of blocks that are not odd.
+template <class T> struct ShortPair {
+    float a, b;
+    __device__ __forceinline__ u32 codes(u32 word) const {
+        const u32 mags = word & 0x7fff7fffu;
+        return encode_f16_pair(ptx::pack_f16(__fmul_rn(Pair<T>::low(mags), a), __fmul_rn(Pair<T>::high(mags), b)), word);
+    }
+};
+// short_scale is for the elements of a word.
+__device__ __forceinline__ auto short_scale(const Scale& a, const Scale& b) {
+    if constexpr (kPaired) return PairScale<Factor>::of(a.brief, b.brief);
+    else return ShortPair<X>{a.s, b.s};
 }
 
 // row_codes makes the codes of eight columns from at on, n of which are there.
@@ -160,6 +179,8 @@ __device__ __forceinline__ void store_row_factors(u32 codes, int r, int line, in
 
 // unit_at is the place of eight columns of a row of the copy, in bytes; they are of one unit, or of two for float.
 __device__ __forceinline__ int unit_at(int r, int unit) { return (r * kSide + ((unit ^ r / kRun) * 8)) * (int)sizeof(X); }
+// turned_at is unit_at(first + turn * kLines, line) of at = unit_at(first, line), first below kLines.
+__device__ __forceinline__ int turned_at(int at, int turn) { return (at ^ turn * 8 * (int)sizeof(X)) + turn * kLines * kSide * (int)sizeof(X); }
 
 // split halves the maxima of two words among two threads: the thread keeps one of both, the other's with its own.
 __device__ __forceinline__ u32 split(u32 even, u32 odd, int lanes) {
@@ -178,7 +199,7 @@ __device__ __forceinline__ void rows_of_tile(const QuantTile& t, const void* x, 
     const i64 at = (t.batch * rows + t.row + first) * cols + t.col + line * 8;
     const i64 pitch = (i64)cols * kLines; // elements from a turn to the next
     const X* const from = (const X*)x + at;
-    const bool factor = t.col + line * 8 / kVec * kVec < cols; // the block begins inside of the matrix
+    const bool full = kVector && t.last == kSide && t.cols == kSide;
     u32 codes[2] = {};
 #pragma unroll
     for (int group = 0; group < kTurns / kHeld; group++) {
@@ -187,8 +208,8 @@ __device__ __forceinline__ void rows_of_tile(const QuantTile& t, const void* x, 
         Pack<X, 8> held[kHeld];
         if (Params::HasCol) {
 #pragma unroll
-            for (int i = 0; i < kHeld; i++) held[i].load(copy + unit_at(first + turn(i) * kLines, line), 0);
-        } else if (kVector && t.mid == kSide && t.cols == kSide) { // without a question for each row
+            for (int i = 0; i < kHeld; i++) held[i].load(copy + turned_at(unit_at(first, line), turn(i)), 0);
+        } else if (full && t.mid == kSide) {
 #pragma unroll
             for (int i = 0; i < kHeld; i++) held[i].load(from, turn(i) * pitch);
         } else {
@@ -215,67 +236,91 @@ __device__ __forceinline__ void rows_of_tile(const QuantTile& t, const void* x, 
         if constexpr (kSharers == 4) own[0] = split(own[0], next, 2);
         else own[1] = next;
         Scale mine[kOwn][kPerWord];
-        bool odd[kOwn][kPerWord], any = false;
+        bool any = false;
 #pragma unroll
         for (int k = 0; k < kOwn; k++) {
 #pragma unroll
             for (int h = 0; h < kPerWord; h++) {
-                u32 code;
-                mine[k][h] = scale_of(top_of<X>(own[k], h), norm, code, odd[k][h]);
-                any = any || odd[k][h];
-                const int j = part + kSharers * k, parity = kPerWord == 2 ? h : group;
-                if (factor && first + (2 * j + parity) * kLines < t.last) codes[parity] |= code << (j * 8);
+                mine[k][h] = scale_of(top_of<X>(own[k], h), norm);
+                any = any || mine[k][h].odd;
+                codes[kPerWord == 2 ? h : group] |= mine[k][h].code << ((part + kSharers * k) * 8);
             }
         }
         if (!out.row) continue;
-        const bool any_odd = __any_sync(kFullWarp, any);
-        const auto scale = [&](int i) { // of turn i, from the thread that made it
-            const int k = i / kPerWord, other = lane - part + k % kSharers;
-            Scale s = mine[k / kSharers][i % kPerWord];
-            s.s = __shfl_sync(kFullWarp, s.s, other);
-            if constexpr (kNudged) s.nudge.back = __shfl_sync(kFullWarp, s.nudge.back, other);
-            return s;
+        bool any_odd = __any_sync(kFullWarp, any);
+        const auto of_turn = [&](int i, auto field) { // from the thread that made it
+            const int k = i / kPerWord;
+            return __shfl_sync(kFullWarp, mine[k / kSharers][i % kPerWord].*field, lane - part + k % kSharers);
         };
-        u8* const to = (u8*)out.row + Codes<Value, 8>::byte(at);
-        const i64 to_pitch = Codes<Value, 8>::byte(pitch); // pitch is a multiple of 16
-        if constexpr (kShort || kNudged) {
-            if (!any_odd) {
+        if constexpr (kLimited) {
+            if (any_odd || !full) {
+                any = false;
+#pragma unroll
+                for (int k = 0; k < kOwn; k++) {
+#pragma unroll
+                    for (int h = 0; h < kPerWord; h++) {
+                        settle(mine[k][h], top_of<X>(own[k], h));
+                        any = any || mine[k][h].odd;
+                    }
+                }
+                any_odd = __any_sync(kFullWarp, any);
 #pragma unroll
                 for (int i = 0; i < kHeld; i++) {
-                    const Scale s = scale(i);
+                    const u32 limit = of_turn(i, &Scale::limit);
+#pragma unroll
+                    for (int w = 0; w < 4; w++) held[i].word[w] = limited(held[i].word[w], limit * 0x10001);
+                }
+            }
+        }
+        u8* const to = (u8*)out.row + Codes<Value, 8>::byte(at);
+        const i64 to_pitch = Codes<Value, 8>::byte(pitch); // pitch is a multiple of 16
+        if constexpr (kShort || kPaired) {
+            if (!any_odd && full) {
+#pragma unroll
+                for (int i = 0; i < kHeld; i++) {
+                    Scale s{};
+                    if constexpr (kPaired) s.brief = of_turn(i, &Scale::brief);
+                    else s.s = of_turn(i, &Scale::s);
                     Codes<Value, 8> c;
                     if constexpr (kNarrow) {
+                        const auto scale = short_scale(s, s);
                         u32 pair[4];
 #pragma unroll
-                        for (int w = 0; w < 4; w++) pair[w] = short_pair<X>(held[i].word[w], s, s);
+                        for (int w = 0; w < 4; w++) pair[w] = scale.codes(held[i].word[w]);
                         c.word[0] = four_pairs(pair);
                     } else {
                         row_codes(c, held[i], 0, n, s.s, false, draw);
                     }
-                    store_eight(c, to + turn(i) * to_pitch, first + turn(i) * kLines < t.last ? n : 0);
+                    c.store(to + turn(i) * to_pitch, 0);
                 }
                 continue;
             }
         }
-        constexpr int kUnroll = kShort || kNudged ? 1 : kHeld; // the short way is short
+        constexpr int kUnroll = kShort || kPaired ? 1 : kHeld; // the short way is short
 #pragma unroll kUnroll
         for (int i = 0; i < kHeld; i++) {
             Pack<X, 8> p;
-            Scale s;
+            float s = 0;
             bool is_odd = false;
 #pragma unroll
             for (int j = 0; j < kHeld; j++) {
                 if (i != j) continue;
                 p = held[j];
-                s = scale(j);
-                is_odd = __shfl_sync(kFullWarp, (int)odd[j / kPerWord / kSharers][j % kPerWord], lane - part + j / kPerWord % kSharers);
+                s = of_turn(j, &Scale::s);
+                is_odd = of_turn(j, &Scale::odd);
             }
             Codes<Value, 8> c;
-            row_codes(c, p, at + turn(i) * pitch, n, s.s, is_odd, draw);
+            row_codes(c, p, at + turn(i) * pitch, n, s, is_odd, draw);
             store_eight(c, to + turn(i) * to_pitch, first + turn(i) * kLines < t.last ? n : 0);
         }
     }
     if (!out.row_sf) return;
+    if (!full) { // factors of what is not there
+        const bool inside = t.col + line * 8 / kVec * kVec < cols;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (!inside || first + i * kLines >= t.last) codes[i % 2] &= ~(0xffu << (i / 2 * 8));
+    }
 #pragma unroll
     for (int i = 0; i < 2; i++) store_row_factors(codes[i], first + i * kLines, line, t.row_subs, (u8*)out.row_sf + t.row_sf);
 }
@@ -284,10 +329,20 @@ __device__ __forceinline__ void rows_of_tile(const QuantTile& t, const void* x, 
 __device__ __forceinline__ void fetch_tile(const QuantTile& t, const void* x, i64 rows, int cols, u8* copy) {
     const int line = threadIdx.x % kLine, first = threadIdx.x / kLine, n = clamp_of(t.cols - line * 8, 0, 8);
     const char* from = (const char*)x + ((t.batch * rows + t.row + first) * cols + t.col + line * 8) * (i64)sizeof(X);
+    if (kVector && t.mid == kSide && t.cols == kSide) { // without a question for each row
+#pragma unroll
+        for (int turn = 0; turn < kTurns; turn++) {
+            const u32 to = ptx::shared_address(copy + turned_at(unit_at(first, line), turn));
+#pragma unroll
+            for (int b = 0; b < Pack<X, 8>::kBytes; b += 16) ptx::cp_async16(true, to + b, from + b);
+            from += (i64)cols * kLines * (i64)sizeof(X);
+        }
+        return;
+    }
 #pragma unroll
     for (int turn = 0; turn < kTurns; turn++) {
         const int r = first + turn * kLines, have = r < t.mid ? n : 0;
-        u8* const to = copy + unit_at(r, line);
+        u8* const to = copy + turned_at(unit_at(first, line), turn);
         if constexpr (kVector) {
             // Where nothing is there, nothing is read either.
 #pragma unroll
@@ -366,14 +421,14 @@ __device__ __forceinline__ void products(float (&v)[kFour], const Columns& x, in
 // column_codes makes the codes of a thread's four columns.
 __device__ __forceinline__ void column_codes(Codes<Value, kRun> (&run)[kFour], const Columns& x, const Scale (&s)[kFour], bool odd, i64 element, int cols,
                                              const Draw& draw) {
-    if constexpr (kNarrow && (kShort || kNudged)) {
+    if constexpr (kNarrow && (kShort || kPaired)) {
         if (!odd) {
 #pragma unroll
             for (int w = 0; w < kQuad; w++) {
+                const auto scale = short_scale(s[2 * w], s[2 * w + 1]);
                 u32 two[kRun / 2];
 #pragma unroll
-                for (int r = 0; r < kRun; r += 2)
-                    two[r / 2] = two_pairs(short_pair<X>(x.row[r].word[w], s[2 * w], s[2 * w + 1]), short_pair<X>(x.row[r + 1].word[w], s[2 * w], s[2 * w + 1]));
+                for (int r = 0; r < kRun; r += 2) two[r / 2] = two_pairs(scale.codes(x.row[r].word[w]), scale.codes(x.row[r + 1].word[w]));
 #pragma unroll
                 for (int k = 0; k < kRun / 8; k++) {
                     run[2 * w].word[k] = bytes_of(two[4 * k], two[4 * k + 1], two[4 * k + 2], two[4 * k + 3], 1);
@@ -420,18 +475,35 @@ __device__ __forceinline__ void columns_of_tile(const QuantTile& t, i64 rows, in
 #pragma unroll
         for (int w = 0; w < kQuad; w++) top[w] = larger_of<X>(top[w], __shfl_xor_sync(kFullWarp, top[w], ColumnPlace::kPartner));
     }
+    const bool full = kVector && t.last == kSide && t.cols == kSide;
+    u8* const to_sf = sf + block / kFactorCols * kFactorBytes + factor_byte(p.c, block);
     Scale s[kFour];
     bool odd = false;
 #pragma unroll
     for (int i = 0; i < kFour; i++) {
-        u32 code;
-        bool is_odd;
-        s[i] = scale_of(top_of<X>(top[i / kPerWord], i % kPerWord), norm, code, is_odd);
-        odd = odd || is_odd;
-        if (kVec == kRun || p.run % 2 == 0)
-            sf[block / kFactorCols * kFactorBytes + factor_byte(p.c + i, block)] = i < have && block * kVec < t.last ? (u8)code : 0;
+        s[i] = scale_of(top_of<X>(top[i / kPerWord], i % kPerWord), norm);
+        odd = odd || s[i].odd;
+    }
+    if (kVec == kRun || p.run % 2 == 0) {
+#pragma unroll
+        for (int i = 0; i < kFour; i++) to_sf[factor_byte(i, 0)] = full || (i < have && block * kVec < t.last) ? (u8)s[i].code : 0;
     }
     if (!codes || have == 0 || n == 0) return;
+    if constexpr (kLimited) {
+        if (odd) {
+            odd = false;
+#pragma unroll
+            for (int i = 0; i < kFour; i++) {
+                settle(s[i], top_of<X>(top[i / kPerWord], i % kPerWord));
+                odd = odd || s[i].odd;
+            }
+#pragma unroll
+            for (int w = 0; w < kQuad; w++) {
+#pragma unroll
+                for (int r = 0; r < kRun; r++) x.row[r].word[w] = limited(x.row[r].word[w], s[2 * w].limit | s[2 * w + 1].limit << 16);
+            }
+        }
+    }
     const i64 element = (t.batch * rows + t.row + first) * cols + t.col + p.c;                    // in the order of x
     const i64 place = ((i64)t.batch * cols + t.col + p.c) * rows + t.row + first;                 // transposed
     Codes<Value, kRun> run[kFour];
@@ -439,7 +511,7 @@ __device__ __forceinline__ void columns_of_tile(const QuantTile& t, i64 rows, in
     if constexpr (Params::Transpose) {
 #pragma unroll
         for (int i = 0; i < kFour; i++)
-            if (i < have) store_run(run[i], codes, place + i * rows, n);
+            if (full || i < have) store_run(run[i], codes, place + i * rows, full ? kRun : n);
     } else {
 #pragma unroll
         for (int r = 0; r < kRun; r++) {

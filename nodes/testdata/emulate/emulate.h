@@ -288,6 +288,10 @@ inline unsigned __vmaxu2(unsigned a, unsigned b) {
     const unsigned high = std::max(a >> 16, b >> 16), low = std::max(a & 0xffff, b & 0xffff);
     return high << 16 | low;
 }
+inline unsigned __vminu2(unsigned a, unsigned b) {
+    const unsigned high = std::min(a >> 16, b >> 16), low = std::min(a & 0xffff, b & 0xffff);
+    return high << 16 | low;
+}
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 inline unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
 template <class T>
