@@ -13,6 +13,7 @@ type quantizeParams struct {
 	Transpose             bool
 	Random                bool
 	CodeUnit              int
+	Stages                int
 }
 
 // amaxParams are those of quantize_amax.cuh, which knows the tiles alone.
@@ -38,7 +39,7 @@ func (o quantize) params(c *graph.KernelCall) quantizeParams {
 		amaxParams: amaxParams{XType: typeOf(x), Vec: o.Format.Vec(), Discrete: o.Discrete, Norm: "kNormOne", Unit: o.Unit, Vector: cols%8 == 0, PerUnit: 3},
 		ValueType:  codeType(o.Format.Values()), FactorType: codeType(o.Format.Factor()),
 		HasRow: c.Out[quantRow] != nil || c.Out[quantRowSF] != nil, HasCol: c.Out[quantCol] != nil || c.Out[quantColSF] != nil,
-		Transpose: o.Transpose, Random: c.In[quantDraw] != nil, CodeUnit: 1,
+		Transpose: o.Transpose, Random: c.In[quantDraw] != nil, CodeUnit: 1, Stages: 2,
 	}
 	if offsets := c.In[quantOffsets]; offsets != nil {
 		p.Groups, p.Align = offsets.Shape[0], o.Align
@@ -52,7 +53,7 @@ func (o quantize) params(c *graph.KernelCall) quantizeParams {
 		p.Norm = "kNormConst"
 	}
 	if x.DType == dtype.Float32 { // twice the registers and the shared memory
-		p.PerUnit = 2
+		p.PerUnit, p.Stages = 2, 1
 	}
 	if o.Transpose {
 		p.CodeUnit = copyUnit(o.Format.Values().Bytes(rows))
@@ -117,7 +118,7 @@ func (o quantize) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 		ptr(c.Out[quantRow]), ptr(c.Out[quantRowSF]), ptr(c.Out[quantCol]), ptr(c.Out[quantColSF]), ptr(scale), in, norms, ptr(c.In[quantDraw]),
 		int64(rows), int32(cols), int32(batches), o.Salt, int32(scales))
 	if p.HasCol {
-		l.SharedBytes = quantSide*quantSide*x.DType.Bits()/8 + quantSide*quantSide/p.Vec
+		l.SharedBytes = p.Stages*quantSide*quantSide*x.DType.Bits()/8 + 2*quantSide*quantSide/p.Vec
 	}
 	return append(launches, l), nil
 }

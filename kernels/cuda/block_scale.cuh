@@ -19,19 +19,81 @@ struct BlockScale {
     bool odd;
 };
 
-// inverse returns 1 / decode(code), rounded.
-template <class Factor> __device__ __forceinline__ float inverse(u32 code) { return __fdiv_rn(1.f, to_float(Factor{(u8)code})); }
+// inverse returns 1 / decode(code), rounded. For e4m3: one step of Newton from a reciprocal nearly right leaves an error of
+// 2^-44, and the reciprocals of numbers of 4 bits, whose bits repeat within 12, are further than that from where rounding turns.
+template <class Factor> __device__ __forceinline__ float inverse(u32 code);
+template <> __device__ __forceinline__ float inverse<e4m3>(u32 code) {
+    const float x = to_float(e4m3{(u8)code}), y = ptx::rcp_approx(x), better = __fmaf_rn(y, __fmaf_rn(-x, y, 1.f), y);
+    return x == 0 ? y : better;
+}
 template <> __device__ __forceinline__ float inverse<e8m0>(u32 code) {
     return __uint_as_float(code == 0xff ? kQuietNaN : code == 254 ? 0x00400000u : (254 - code) << 23);
 }
 
-// block_scale: top are the bits of the block's largest magnitude, a NaN's above all others. kOne makes every factor 1.
+// factor_of is the factor of a block: top are the bits of its largest magnitude, a NaN's above all others.
+template <class Value, class Factor> __device__ __forceinline__ u32 factor_of(u32 top, float norm) {
+    return from_float<Factor>(__fmul_rn(__fmul_rn(__uint_as_float(top), norm), NarrowFormat<Value>::kRcp)).bits;
+}
+
+// block_scale: top as above. kOne makes every factor 1.
 template <class Value, class Factor, bool kOne = false> __device__ __forceinline__ BlockScale block_scale(u32 top, float norm) {
     BlockScale b;
-    const float scaled = __fmul_rn(__fmul_rn(__uint_as_float(top), norm), NarrowFormat<Value>::kRcp);
-    b.code = from_float<Factor>(kOne ? 1.f : scaled).bits;
+    b.code = kOne ? from_float<Factor>(1.f).bits : factor_of<Value, Factor>(top, norm);
     b.s = __fmul_rn(norm, inverse<Factor>(b.code));
     if (b.s > __uint_as_float(kInf - 1)) b.s = __uint_as_float(kInf - 1); // a NaN stays, and so does -Inf
     b.odd = !(magnitude(b.s) < kInf) || top >= kInf;
     return b;
 }
+
+// PairScale is what a word of bf16 is multiplied by on the short way to e2m1 without a norm: its two elements may be of two
+// blocks. What it needs of a block is a word, which brief makes of the block's factor. Products must be below 7.
+template <class Factor> struct PairScale;
+
+// Powers of two: halves of scales in bf16.
+template <> struct PairScale<e8m0> {
+    u32 half;
+    static __device__ __forceinline__ u32 brief(u32 factor) { return __float_as_uint(__fmul_rn(inverse<e8m0>(factor), 0.5f)); }
+    static __device__ __forceinline__ PairScale of(u32 a, u32 b) { return PairScale{__byte_perm(a, b, 0x7632)}; }
+    __device__ __forceinline__ u32 codes(u32 word) const { return encode_bf16_pair(ptx::mul_bf16x2(word, half)); }
+};
+
+// Reciprocals of numbers of 4 bits: a power of two, and a number of 11 bits from 1 to 2. Where the exact quotient is halfway
+// between two codes, so is the product rounded, or off to the even side; where not, 8 bits of the element keep it further off than
+// 11 bits can tell. The scale itself is rounded, and so quotients by 15 of 1.25, 2.5 and 5 become larger than halfway, but 0.25
+// stays: those products are made larger by 2^-10, and then less by 2^-12.
+//
+// Small numbers of bf16 have the bits of numbers of f16, shifted: 2^-112 is in the power.
+template <> struct PairScale<e4m3> {
+    u32 power, rest, back;
+    static constexpr u32 kFifteenth = 0x3c45, kBack = 0x8c00; // in f16: 1/15 made larger, -2^-12
+
+    // The power is in the upper half, the rest in the lower: of 1 to 15/8 by eighths, 1/9 and 1/11 rounded up, 1/15 as said.
+    // The factor is normal, or what normal_factor makes of it.
+    static __device__ __forceinline__ u32 brief(u32 factor) {
+        const u32 eighths = factor & 7, low = __byte_perm(0xd2661d00u, 0x4592ec55u, eighths), high = __byte_perm(0x3d3e3f3cu, 0x3c3c3c3du, eighths);
+        return __byte_perm(__byte_perm(low, high, 0x0040), (22u << 23) - (((factor + 7) & ~7u) << 20), 0x7610);
+    }
+    static __device__ __forceinline__ u32 back_of(u32 brief) { return (brief & 0xffff) == kFifteenth ? kBack * 0x10001 : 0; }
+    static __device__ __forceinline__ PairScale of(u32 a, u32 b) {
+        return PairScale{__byte_perm(a, b, 0x7632), __byte_perm(a, b, 0x5410), (back_of(a) & 0xffff) | (back_of(b) & 0xffff0000)};
+    }
+    __device__ __forceinline__ u32 codes(u32 word) const {
+        const u32 mags = ptx::mul_bf16x2(word & 0x7fff7fffu, power) * 8;
+        return encode_f16_pair(ptx::fma_f16x2(mags, rest, back), word);
+    }
+};
+
+// normal_factor is a factor in e4m3, subnormal ones as if exponents went on below 0.
+__device__ __forceinline__ u32 normal_factor(u32 factor) {
+    const u32 shift = factor >= 8 ? 0 : factor >= 4 ? 1 : factor >= 2 ? 2 : 3;
+    return (factor << shift) - 8 * shift;
+}
+// is_extreme is true of factors that are not normal or the largest, which may leave products of 7 and more, and of a NaN.
+__device__ __forceinline__ bool is_extreme(u32 factor) { return factor - 8 >= 0x7e - 8; }
+// limit_of is the largest magnitude, in bf16, that a block with that factor need look at, or more than all. Factor 0 is not
+// asked for.
+__device__ __forceinline__ u32 limit_of(u32 factor) {
+    return is_extreme(factor) ? __float_as_uint(__fmul_rn(to_float(e4m3{(u8)factor}), 6.f)) >> 16 : 0x7fff;
+}
+// limited are the elements of a word, at most their limits.
+__device__ __forceinline__ u32 limited(u32 word, u32 limits) { return __vminu2(word & 0x7fff7fffu, limits) | (word & 0x80008000u); }

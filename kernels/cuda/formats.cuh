@@ -72,20 +72,74 @@ __device__ __forceinline__ u32 bytes_of(u32 a, u32 b, u32 c, u32 d, u32 at) {
     return __byte_perm(__byte_perm(a, b, pick), __byte_perm(c, d, pick), 0x5410);
 }
 
-// encode_short makes four codes of 8 bits of magnitudes up to kTop that are short (narrow_top), with the signs that signs
-// has in the same places.
-template <class T> __device__ __forceinline__ u32 encode_short(const float (&mag)[4], u32 signs) {
+// encode_four makes four codes of 8 bits of numbers that are no NaN. kShort: their magnitudes are short (narrow_top), and
+// kTop at most.
+template <class T, bool kShort = false> __device__ __forceinline__ u32 encode_four(float a, float b, float c, float d) {
+    if constexpr (ptx::kArch >= 890) {
+        if constexpr (NarrowFormat<T>::kMantissa == 3) return ptx::to_e4m3x2(a, b) | (u32)ptx::to_e4m3x2(c, d) << 16;
+        return ptx::to_e5m2x2(a, b) | (u32)ptx::to_e5m2x2(c, d) << 16;
+    }
+    const float x[4] = {a, b, c, d};
     u32 top[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) top[i] = narrow_top<T, true>(mag[i]);
+    for (int i = 0; i < 4; i++) top[i] = narrow_top<T, kShort>(kShort ? fabsf(x[i]) : saturated<T>(x[i]));
+    const u32 signs = bytes_of(__float_as_uint(a), __float_as_uint(b), __float_as_uint(c), __float_as_uint(d), 3);
     return bytes_of(top[0], top[1], top[2], top[3], 3) | (signs & 0x80808080u);
+}
+
+// Codes of 4 bits are made in pairs, which stand in the upper nibbles of the halves of a word.
+
+// pair_signs are the signs of two floats where a pair has them; other bits are not to be looked at.
+__device__ __forceinline__ u32 pair_signs(float a, float b) { return __byte_perm(__float_as_uint(a), __float_as_uint(b), 0x7632); }
+__device__ __forceinline__ u32 signed_pair(u32 pair, u32 signs) { return pair ^ ((pair ^ signs) & 0x80008000u); }
+
+// encode_pair takes two numbers that are no NaN: what narrow_top does, with a multiplication by 2^-14 by which f16 has the
+// codes in its bits 9 to 11.
+__device__ __forceinline__ u32 encode_pair(float a, float b) {
+    const float x[2] = {a, b};
+    float rounded[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const float mag = saturated<e2m1>(x[i]), unit = fmaxf(__uint_as_float(__float_as_uint(mag) & kInf), 1.f);
+        rounded[i] = __fmaf_rn(unit, -0x1p22f, __fmaf_rn(unit, 0x1p22f, mag));
+    }
+    return signed_pair(ptx::fma_f16x2(ptx::pack_f16(rounded[0], rounded[1]), 0x04000400u, 0) * 8, pair_signs(a, b));
+}
+
+// encode_f16_pair takes two magnitudes below 7 in f16; signs as pair_signs. A magnitude less than 1/8 may be negative. The sum
+// rounds to the multiple of half its unit: its lowest bits count such multiples, its exponent begins at 24. The product adds
+// both up where a pair has its code; what it leaves below is no code's.
+__device__ __forceinline__ u32 encode_f16_pair(u32 mags, u32 signs) {
+    const u32 units = __vmaxu2(mags & 0x7c007c00u, 0x3c003c00u);
+    return signed_pair(ptx::fma_f16x2(units, 0x60006000u, mags) * 0x1008u, signs); // 512
+}
+
+// encode_bf16_pair takes the halves of two numbers below 7 in bf16, and does the same with their signs: exponents of sums
+// begin at 132, as good as 24 in the three bits of a code.
+__device__ __forceinline__ u32 encode_bf16_pair(u32 halves) {
+    u32 units;
+    if constexpr (ptx::kArch >= 860) units = ptx::max_abs_bf16x2(halves, 0x3f003f00u) & 0xff80ff80u;
+    else units = __vmaxu2(halves & 0x7f807f80u, 0x3f003f00u) | (halves & 0x80008000u);
+    return signed_pair(ptx::fma_bf16x2(units, 0x42804280u, halves) * 0x1040u, halves); // 64
+}
+
+// two_pairs moves the upper nibbles of one word below those of another.
+__device__ __forceinline__ u32 two_pairs(u32 low, u32 high) { return high ^ ((high ^ low >> 4) & 0x0f0f0f0fu); }
+
+// four_pairs are the codes of four pairs, in order.
+__device__ __forceinline__ u32 four_pairs(const u32 (&pair)[4]) {
+    const u32 a = __byte_perm(pair[0], pair[1], 0x7351), b = __byte_perm(pair[2], pair[3], 0x7351);
+    return two_pairs(__byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632));
 }
 
 template <class T> __device__ __forceinline__ u32 encode_narrow(float x) {
     return magnitude(x) > kInf ? NarrowFormat<T>::kNaN : encode_finite<T>(x);
 }
 
-template <> __device__ __forceinline__ e4m3 from_float<e4m3>(float x) { return e4m3{(u8)encode_narrow<e4m3>(x)}; }
+template <> __device__ __forceinline__ e4m3 from_float<e4m3>(float x) {
+    if constexpr (ptx::kArch >= 890) return e4m3{(u8)(magnitude(x) > kInf ? NarrowFormat<e4m3>::kNaN : ptx::to_e4m3x2(x, 0) & 0xff)};
+    return e4m3{(u8)encode_narrow<e4m3>(x)};
+}
 template <> __device__ __forceinline__ e5m2 from_float<e5m2>(float x) { return e5m2{(u8)encode_narrow<e5m2>(x)}; }
 template <> __device__ __forceinline__ e2m1 from_float<e2m1>(float x) { return e2m1{(u8)encode_narrow<e2m1>(x)}; }
 
@@ -150,14 +204,11 @@ template <class T, int N> struct Codes {
     }
     __device__ __forceinline__ u32 code(int i) const { return word[i / kPerWord] >> (i % kPerWord * kBits) & ((1u << kBits) - 1); }
     __device__ __forceinline__ float get(int i) const { return to_float(T{(u8)code(i)}); }
-    // put_finite takes numbers that are no NaN.
-    __device__ __forceinline__ void put_finite(const float (&x)[N]) {
+    // put_finite takes numbers that are no NaN; kShort: as encode_four has it.
+    template <bool kShort = false> __device__ __forceinline__ void put_finite(const float (&x)[N]) {
         if constexpr (N % kPerWord == 0) {
-            u32 top[N];
 #pragma unroll
-            for (int i = 0; i < N; i++) top[i] = narrow_top<T>(saturated<T>(x[i]));
-#pragma unroll
-            for (int w = 0; w < kWords; w++) word[w] = joined(top + w * kPerWord, x + w * kPerWord);
+            for (int w = 0; w < kWords; w++) word[w] = joined<kShort>(x + w * kPerWord);
         } else {
             put_by([&](int i) { return encode_finite<T>(x[i]); });
         }
@@ -176,16 +227,15 @@ template <class T, int N> struct Codes {
     }
 
 private:
-    // joined makes a word of codes in the upper bits of words, and of the signs of x.
-    static __device__ __forceinline__ u32 joined(const u32* top, const float* x) {
+    // joined makes a word of codes.
+    template <bool kShort> static __device__ __forceinline__ u32 joined(const float* x) {
         if constexpr (kBits == 8) {
-            const u32 signs = bytes_of(__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]), __float_as_uint(x[3]), 3);
-            return bytes_of(top[0], top[1], top[2], top[3], 3) | (signs & 0x80808080u);
+            return encode_four<T, kShort>(x[0], x[1], x[2], x[3]);
         } else {
-            u32 codes = 0;
+            u32 pair[4];
 #pragma unroll
-            for (int i = 7; i >= 0; i--) codes = __funnelshift_l(top[i] | (__float_as_uint(x[i]) & kSign), codes, 4);
-            return codes;
+            for (int i = 0; i < 4; i++) pair[i] = encode_pair(x[2 * i], x[2 * i + 1]);
+            return four_pairs(pair);
         }
     }
     template <class F> __device__ __forceinline__ void put_by(const F& f) {

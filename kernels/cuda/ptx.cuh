@@ -1,5 +1,5 @@
 // Every line of inline PTX, one small wrapper an instruction. Sections are those of the PTX ISA 8.x manual. All of
-// it runs on sm_80 and later. A wrapper that reads or writes memory behind the compiler's back clobbers memory.
+// it runs on sm_80 and later, but for what names another architecture, which kArch is asked for first. A wrapper that reads or writes memory behind the compiler's back clobbers memory.
 #pragma once
 
 namespace ptx {
@@ -7,6 +7,9 @@ namespace ptx {
 using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
+
+// Ten times the number in the name of the architecture.
+constexpr int kArch = __CUDA_ARCH__;
 
 // The block's dynamic shared memory.
 __device__ __forceinline__ unsigned char* dynamic_shared() {
@@ -147,11 +150,44 @@ __device__ __forceinline__ float from_f16(u16 x) {
     return r;
 }
 
-// 9.7.4.4 fma.rn.bf16x2 (sm_80): two products of bf16, rounded to nearest even, subnormals kept. The addend is -0, which leaves
-// the sign of a zero (mul.bf16x2 wants sm_90).
-__device__ __forceinline__ u32 mul_bf16x2(u32 a, u32 b) {
+// 9.7.4.4 fma.rn.bf16x2 (sm_80): a*b + c of two bf16, rounded once to nearest even, subnormals kept.
+__device__ __forceinline__ u32 fma_bf16x2(u32 a, u32 b, u32 c) {
     u32 r;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(0x80008000u));
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
+// The product (mul.bf16x2 wants sm_90): the addend is -0, which leaves the sign of a zero.
+__device__ __forceinline__ u32 mul_bf16x2(u32 a, u32 b) { return fma_bf16x2(a, b, 0x80008000u); }
+
+// 9.7.4.4 fma.rn.f16x2 (sm_80): a*b + c of two f16, rounded once to nearest even, subnormals kept.
+__device__ __forceinline__ u32 fma_f16x2(u32 a, u32 b, u32 c) {
+    u32 r;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
+
+// 9.7.4.10 max.NaN.xorsign.abs (sm_86): the larger magnitudes of two pairs, a NaN's above all, with the product's sign.
+__device__ __forceinline__ u32 max_abs_bf16x2(u32 a, u32 b) {
+    u32 r;
+    asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+__device__ __forceinline__ u32 max_abs_f16x2(u32 a, u32 b) {
+    u32 r;
+    asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
+// 9.7.9.21 cvt (sm_89): two floats to codes of 8 bits, to nearest even and at most the largest value, the first in the low
+// byte. Subnormals and the signs of zeros are kept.
+__device__ __forceinline__ u16 to_e4m3x2(float low, float high) {
+    u16 r;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(r) : "f"(high), "f"(low));
+    return r;
+}
+__device__ __forceinline__ u16 to_e5m2x2(float low, float high) {
+    u16 r;
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(r) : "f"(high), "f"(low));
     return r;
 }
 

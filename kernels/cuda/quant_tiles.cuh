@@ -37,6 +37,11 @@ __device__ __forceinline__ void load_eight(Pack<X, 8>& p, const void* x, i64 at,
     }
 }
 
+// Place is where a tile stands: batch, and the tile's row and column in it, in tiles.
+struct Place {
+    int batch, row, col;
+};
+
 struct QuantTile {
     int owner;        // group, or batch
     int batch;        // 0 with groups
@@ -51,15 +56,16 @@ struct QuantTile {
 struct QuantTiles {
     static constexpr int kGroups = Params::Groups > 0 ? Params::Groups : 1;
     i64 rows, in_use;
-    int cols, across, batches;
-    i64 down, row_blocks, col_blocks; // tiles down a matrix; blocks of factors along a row, and along a column
+    int cols, across, batches, down; // tiles across and down a matrix
+    int row_blocks;                  // blocks of factors along a row
+    i64 col_blocks;                  // and along a column
     Groups<kGroups>& groups;          // shared
 
     __device__ __forceinline__ QuantTiles(Groups<kGroups>& g, const int* offsets, const int* counts, const int* count, i64 rows, int cols, int batches)
         : rows(rows), cols(cols), batches(batches), groups(g) {
         across = ceil_div(cols, kSide);
-        down = div_up(rows, kSide);
-        row_blocks = div_up(ceil_div(cols, kVec), kFactorCols);
+        down = (int)div_up(rows, kSide);
+        row_blocks = ceil_div(ceil_div(cols, kVec), kFactorCols);
         col_blocks = div_up(div_up(rows, kVec), kFactorCols);
         in_use = rows_in_use(count, rows);
         if constexpr (Params::Groups > 0) {
@@ -68,27 +74,41 @@ struct QuantTiles {
         }
     }
 
-    __device__ __forceinline__ i64 count() const { return batches * down * across; }
+    // place of tile number index, of which there are less than 2^31.
+    __device__ __forceinline__ Place place(int index) const {
+        const int line = index / across, batch = line / down;
+        return Place{batch, line - batch * down, index - line * across};
+    }
+    // advance goes on by the number of tiles that step is the place of.
+    __device__ __forceinline__ void advance(Place& p, const Place& step) const {
+        p.col += step.col;
+        const bool over = p.col >= across;
+        p.col -= over ? across : 0;
+        p.row += step.row + over;
+        const bool under = p.row >= down;
+        p.row -= under ? down : 0;
+        p.batch += step.batch + under;
+    }
+    __device__ __forceinline__ bool has(const Place& p) const { return p.batch < batches; }
 
-    __device__ __forceinline__ QuantTile at(i64 index) const {
+    __device__ __forceinline__ QuantTile at(const Place& p) const {
         QuantTile t;
-        const i64 line = index / across; // of tiles
-        const int c = (int)(index - line * across);
-        t.batch = t.owner = (int)(line / down);
-        const i64 r = line - t.batch * down;
-        t.row = r * kSide;
+        const int c = p.col, r = p.row;
+        const i64 line = (i64)p.batch * down + r;
+        t.batch = t.owner = p.batch;
+        t.row = (i64)r * kSide;
         t.col = c * kSide;
         t.cols = min_of(kSide, cols - t.col);
         const i64 left = in_use - t.row;
         t.mid = t.last = (int)(left < 0 ? 0 : left < kSide ? left : kSide);
         t.row_sf = (line * row_blocks + c * kSub) * kFactorBytes;
-        t.row_subs = min_of(kSub, (int)row_blocks - c * kSub);
-        t.col_sf = ((t.batch * (i64)across + c) * col_blocks + r * kSub) * kFactorBytes;
-        const i64 subs = col_blocks - r * kSub;
+        t.row_subs = min_of(kSub, row_blocks - c * kSub);
+        t.col_sf = (((i64)p.batch * across + c) * col_blocks + (i64)r * kSub) * kFactorBytes;
+        const i64 subs = col_blocks - (i64)r * kSub;
         t.col_subs = subs < kSub ? (int)subs : kSub;
         if constexpr (Params::Groups > 0) {
-            t.owner = t.last > 0 ? groups.find((int)r) : kGroups - 1;
-            if (t.last > 0) t.mid = groups.template at<kSide>(t.owner, (int)r).mid - (int)t.row;
+            t.owner = t.last > 0 ? groups.find(r) : kGroups - 1;
+            if (t.last > 0) t.mid = groups.template at<kSide>(t.owner, r).mid - (int)t.row;
             if constexpr (Params::Discrete) t.col_sf = own_factors(t, c, r) * kFactorBytes;
         }
         return t;
@@ -97,8 +117,8 @@ struct QuantTiles {
 private:
     // own_factors is the block where a tile's column factors begin if each group has a tensor of its own. They fill a prefix;
     // the tiles that are not in use share the rest.
-    __device__ __forceinline__ i64 own_factors(const QuantTile& t, int c, i64 r) const {
-        if (t.last == 0) return (r * across + c) * kSub;
+    __device__ __forceinline__ i64 own_factors(const QuantTile& t, int c, int r) const {
+        if (t.last == 0) return ((i64)r * across + c) * kSub;
         const i64 first = groups.tiles[t.owner], size = groups.tiles[t.owner + 1] - first;
         return (first * across + c * size + r - first) * kSub;
     }

@@ -18,8 +18,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, Params::PerUnit)
     const int line = threadIdx.x % kLine, first = threadIdx.x / kLine;
     int owner = 0; // whose maximum top is
     u32 top = 0;
-    for (i64 i = blockIdx.x; i < tiles.count(); i += gridDim.x) {
-        const QuantTile t = tiles.at(i);
+    const Place step = tiles.place(gridDim.x);
+    for (Place p = tiles.place(blockIdx.x); tiles.has(p); tiles.advance(p, step)) {
+        const QuantTile t = tiles.at(p);
         if (t.mid == 0) continue;
         if (Params::NormEach && t.owner != owner) {
             add_top(tops, owner, top);

@@ -263,6 +263,13 @@ T __shfl_up_sync(unsigned, T v, unsigned d) {
     const int lane = emulate::machine.current->lane;
     return emulate::exchange(v, [&](auto at) { return at(lane < int(d) ? lane : lane - d); });
 }
+inline bool __any_sync(unsigned, bool v) {
+    return emulate::exchange(int(v), [&](auto at) {
+        int any = 0;
+        for (int i = 0; i < 32; i++) any |= at(i);
+        return any;
+    });
+}
 inline unsigned __float_as_uint(float x) { unsigned u; memcpy(&u, &x, 4); return u; }
 inline float __uint_as_float(unsigned u) { float x; memcpy(&x, &u, 4); return x; }
 inline float __fmul_rn(float a, float b) { return a * b; }
@@ -279,6 +286,10 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned pick) {
 inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned n) { return unsigned((uint64_t{high} << 32 | low) << (n & 31) >> 32); }
 inline unsigned __vmaxu2(unsigned a, unsigned b) {
     const unsigned high = std::max(a >> 16, b >> 16), low = std::max(a & 0xffff, b & 0xffff);
+    return high << 16 | low;
+}
+inline unsigned __vminu2(unsigned a, unsigned b) {
+    const unsigned high = std::min(a >> 16, b >> 16), low = std::min(a & 0xffff, b & 0xffff);
     return high << 16 | low;
 }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }

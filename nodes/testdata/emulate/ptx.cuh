@@ -9,6 +9,8 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 using namespace emulate;
 
+constexpr int kArch = 800; // what later architectures do in hardware, code for this one does itself
+
 inline unsigned char* dynamic_shared() { return machine.shared; }
 inline u32 shared_address(const void* p) { return static_cast<u32>(static_cast<const unsigned char*>(p) - machine.shared); }
 
@@ -134,9 +136,33 @@ inline u16 to_f16(float x) {
 }
 inline u32 pack_bf16(float low, float high) { return to_bf16(low) | static_cast<u32>(to_bf16(high)) << 16; }
 inline u32 pack_f16(float low, float high) { return to_f16(low) | static_cast<u32>(to_f16(high)) << 16; }
-inline u32 mul_bf16x2(u32 a, u32 b) {
-    return pack_bf16(bf16_value(static_cast<u16>(a)) * bf16_value(static_cast<u16>(b)), bf16_value(static_cast<u16>(a >> 16)) * bf16_value(static_cast<u16>(b >> 16)));
+inline u16 fma_bf16(u16 a, u16 b, u16 c) {  // exact in double, unless c is 2^37 times smaller
+    const double sum = static_cast<double>(bf16_value(a)) * bf16_value(b) + bf16_value(c);
+    const float f = static_cast<float>(sum);
+    if (f != f || f == sum || std::isinf(f)) return to_bf16(f);
+    const u32 down = fabs(f) > fabs(sum) ? __float_as_uint(f) - 1 : __float_as_uint(f);
+    return to_bf16(__uint_as_float(down | 1));  // an odd last place: rounding twice is rounding once
 }
+inline u32 fma_bf16x2(u32 a, u32 b, u32 c) {
+    return fma_bf16(static_cast<u16>(a), static_cast<u16>(b), static_cast<u16>(c)) |
+           static_cast<u32>(fma_bf16(static_cast<u16>(a >> 16), static_cast<u16>(b >> 16), static_cast<u16>(c >> 16))) << 16;
+}
+inline u32 mul_bf16x2(u32 a, u32 b) { return fma_bf16x2(a, b, 0x80008000u); }
+inline u16 fma_f16(u16 a, u16 b, u16 c) {  // exact in double
+    const _Float16 h = static_cast<_Float16>(static_cast<double>(from_f16(a)) * from_f16(b) + from_f16(c));
+    u16 r;
+    memcpy(&r, &h, 2);
+    return h != h ? 0x7fff : r;
+}
+inline u32 fma_f16x2(u32 a, u32 b, u32 c) {
+    return fma_f16(static_cast<u16>(a), static_cast<u16>(b), static_cast<u16>(c)) |
+           static_cast<u32>(fma_f16(static_cast<u16>(a >> 16), static_cast<u16>(b >> 16), static_cast<u16>(c >> 16))) << 16;
+}
+// Not for kArch.
+u32 max_abs_bf16x2(u32 a, u32 b);
+u32 max_abs_f16x2(u32 a, u32 b);
+u16 to_e4m3x2(float low, float high);
+u16 to_e5m2x2(float low, float high);
 inline u32 pick_bytes(u32 a, u32 b, u32 selector) {
     const u64 all = static_cast<u64>(b) << 32 | a;
     u32 r = 0;

@@ -1,5 +1,7 @@
-// Holds encode_short of kernels/cuda/formats.cuh to encode_narrow for every number of 16 bits that a block may hold, with
-// every factor that a largest number of 16 bits can give.
+// Holds the short ways to encode of kernels/cuda/formats.cuh to encode_narrow for every number of 16 bits that a block may
+// hold, with every factor that a largest number of 16 bits can give.
+#include <type_traits>
+
 #include "emulate.h"
 //
 #include "types.cuh"
@@ -8,14 +10,33 @@
 
 static long compared = 0;
 
-template <class X, class Value>
+// short_codes has the codes of two elements times s the short way in the upper bits of its halves.
+template <class X, class Value, class Factor>
+u32 short_codes(u32 word, float s, u32 factor) {
+    const u32 mags = word & 0x7fff7fff;
+    if constexpr (code_bits<Value>() == 8) {
+        return encode_four<Value, true>(0, __fmul_rn(Pair<X>::low(word), s), 0, __fmul_rn(Pair<X>::high(word), s));
+    } else if constexpr (std::is_same_v<X, f16>) {
+        return encode_f16_pair(ptx::pack_f16(__fmul_rn(Pair<X>::low(mags), s), __fmul_rn(Pair<X>::high(mags), s)), word);
+    } else if constexpr (std::is_same_v<Factor, e8m0>) {
+        const u32 brief = PairScale<e8m0>::brief(factor);
+        return PairScale<e8m0>::of(brief, brief).codes(word);
+    } else {
+        const u32 brief = PairScale<e4m3>::brief(normal_factor(factor));
+        return PairScale<e4m3>::of(brief, brief).codes(limited(word, limit_of(factor) * 0x10001));
+    }
+}
+
+template <class X, class Value, class Factor = e8m0>
 bool check(const char* name) {
+    constexpr u32 kCodes = ((1u << code_bits<Value>()) - 1) * 0x10001;
     float scale[256];
     u32 tops[256] = {};  // the largest magnitude with that factor
     for (u32 bits = 0; bits < 0x8000; bits++) {
         const float top = to_float(X{static_cast<unsigned short>(bits)});
         if (!(top < HUGE_VALF)) continue;
-        const BlockScale b = block_scale<Value, e8m0>(__float_as_uint(top), 1.f);
+        const BlockScale b = block_scale<Value, Factor>(__float_as_uint(top), 1.f);
+        if (top == 0 || (std::is_same_v<Factor, e4m3> && b.code == 0)) continue;
         if (b.odd) {
             printf("%s: the block of largest number %g is odd\n", name, top);
             return false;
@@ -24,24 +45,27 @@ bool check(const char* name) {
         tops[b.code] = larger(tops[b.code], __float_as_uint(top));
     }
     for (int code = 0; code < 256; code++) {
+        u32 before = 0, want_before = 0; // the number before, whose code has to come out beside each
         for (u32 bits = 0; tops[code] > 0 && bits < 0x10000; bits++) {
-            const float x = to_float(X{static_cast<unsigned short>(bits)});
+            const float x = to_float(X{static_cast<unsigned short>(bits)}), s = scale[code];
             if (magnitude(x) > tops[code]) continue;
-            const float s = scale[code], mag = __fmul_rn(fabsf(x), s);
-            const float four[4] = {0, mag, 0, 0};
-            const u32 got = encode_short<Value>(four, __float_as_uint(x) >> 31 << 15), want = encode_narrow<Value>(__fmul_rn(x, s)) << 8;
+            const u32 got = short_codes<X, Value, Factor>(bits << 16 | before, s, code) >> (16 - code_bits<Value>()) & kCodes;
+            const u32 want = encode_narrow<Value>(__fmul_rn(x, s));
             compared++;
-            if (got != want) {
-                printf("%s: %a times %a: got %#x, want %#x\n", name, x, s, got, want);
+            if (got != (want << 16 | want_before)) {
+                printf("%s: %a times %a: got %#x, want %#x after %#x\n", name, x, s, got, want, want_before);
                 return false;
             }
+            before = bits;
+            want_before = want;
         }
     }
     return true;
 }
 
 int main() {
-    const bool ok = check<bf16, e4m3>("bf16, e4m3") && check<bf16, e5m2>("bf16, e5m2") && check<f16, e4m3>("f16, e4m3") && check<f16, e5m2>("f16, e5m2");
+    const bool ok = check<bf16, e4m3>("bf16, e4m3") && check<bf16, e5m2>("bf16, e5m2") && check<f16, e4m3>("f16, e4m3") && check<f16, e5m2>("f16, e5m2") &&
+                    check<bf16, e2m1>("bf16, e2m1") && check<f16, e2m1>("f16, e2m1") && check<bf16, e2m1, e4m3>("bf16, e2m1, e4m3 factors");
     printf("%ld codes\n", compared);
     return ok ? 0 : 1;
 }
