@@ -11,6 +11,7 @@
 template <class P, class Extra = PlainExtra<P>>
 struct DGLUEpilogue {
     using Tile = typename RowWork<P>::Tile;
+    static constexpr bool kPads = false;  // PlainEpilogue
 
     Stage* stages;
     Extra extra;
@@ -46,7 +47,7 @@ struct DGLUEpilogue {
                 }
             };
             load(first + lane / 8);
-            for_staged<8, P::WarpM, 1>(stage, acc, extra.factor(t.group), [&](int i, int staged) {
+            for_staged<8, P::WarpM, 1>(stage, acc, P::WarpM, extra.factor(t.group), [&](int i, int staged) {
                 const int row = first + i * 16 + staged;
                 const float p = factors.at(i, staged);
                 const typename DGLU<P>::Pre now = pre;

@@ -43,13 +43,16 @@ struct ProductSmem {
 };
 
 // Calls body(i, row) for rows [16i, 16i+16) of the accumulators times factor, with kLanes lanes a row, each with eight of its
-// 8*kLanes columns: row is that in the stage. All lanes of the warp call it together. Passes over the stage are unrolled
-// kUnroll times.
+// 8*kLanes columns: row is that in the stage. All lanes of the warp call it together, with the same count of rows, past which
+// none of 16 is looked at. Passes over the stage are unrolled kUnroll times.
 template <int kLanes, int kRows, int kUnroll = 8, class Body>
-__device__ __forceinline__ void for_staged(Stage& stage, const Accumulators<kRows>& acc, float factor, Body body) {
+__device__ __forceinline__ void for_staged(Stage& stage, const Accumulators<kRows>& acc, int rows, float factor, Body body) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < kRows / 16; i++) {
+        if (16 * i >= rows) {
+            break;
+        }
         __syncwarp();
         stage.put(acc[i], factor);
         __syncwarp();
@@ -57,6 +60,15 @@ __device__ __forceinline__ void for_staged(Stage& stage, const Accumulators<kRow
         for (int pass = 0; pass < kLanes / 2; pass++) {
             body(i, pass * (32 / kLanes) + lane / kLanes);
         }
+    }
+}
+
+// The same columns of rows that for_staged leaves: calls body(row) for those from real, up to a multiple of 16, to last.
+template <int kLanes, class Body>
+__device__ __forceinline__ void for_padding(int real, int last, Body body) {
+#pragma unroll 4
+    for (int row = (max_of(real, 0) + 15) / 16 * 16 + threadIdx.x % 32 / kLanes; row < last; row += 32 / kLanes) {
+        body(row);
     }
 }
 

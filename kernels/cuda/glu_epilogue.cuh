@@ -12,6 +12,7 @@ template <class P, class Extra = PlainExtra<P>>
 struct GLUEpilogue {
     using Tile = typename RowWork<P>::Tile;
     static constexpr bool kFast = sizeof(typename P::DType) == 2;
+    static constexpr bool kPads = true;  // PlainEpilogue
 
     Stage* stages;
     Extra extra;
@@ -32,9 +33,26 @@ struct GLUEpilogue {
     __device__ __forceinline__ void begin(const Tile&, int, int) const {}
 
     __device__ __forceinline__ void operator()(const Tile& t, int warp_m, int warp_n, const Accumulators<P::WarpM>& acc) const {
-        const int first = warp_m * P::WarpM, rows = t.last - t.first, j = threadIdx.x % 4 * 8;
+        const int first = warp_m * P::WarpM, rows = rows_of_warp<P>(t, warp_m), real = t.rows - first, j = threadIdx.x % 4 * 8;
         const int col = t.col + warp_n * 64;
         if (first >= rows || col >= P::N) {
+            return;
+        }
+        const auto store = [&](int row, const float (&gate)[8], const float (&up)[8], const float (&value)[8]) {
+            const i64 m = t.first + row;
+            if constexpr (P::HasC) {
+                store8(c + m * P::N + col + j, gate);
+                store8(c + m * P::N + col + 32 + j, up);
+            }
+            if constexpr (P::HasD) {
+                store8(d + m * (P::N / 2) + col / 2 + j, value);
+            }
+        };
+        for_padding<4>(real, rows - first, [&](int row) {
+            const float none[8] = {};
+            store(first + row, none, none, none);
+        });
+        if (real <= 0) {
             return;
         }
         // Where this lane's eight gates and eight ups are: in the stage, and in the bias.
@@ -48,15 +66,14 @@ struct GLUEpilogue {
             load8(y, b + (P::Layout == kConcat ? P::N / 2 + col / 2 + j : col + two));
             sort(bias_gate, bias_up, x, y);
         }
-        const RowFactors<P::WarpM> factors(P::HasProb, prob + t.first + first, t.rows - first);
+        const RowFactors<P::WarpM> factors(P::HasProb, prob + t.first + first, real);
         typename Extra::Seen seen;
-        for_staged<4, P::WarpM>(stage, acc, extra.factor(t.group), [&](int slab, int staged) {
+        for_staged<4, P::WarpM>(stage, acc, real, extra.factor(t.group), [&](int slab, int staged) {
             const float p = factors.at(slab, staged);
             const int row = first + slab * 16 + staged;
             if (row >= rows) {
                 return;
             }
-            const i64 m = t.first + row;
             float gate[8] = {}, up[8] = {}, value[8] = {};
             if (row < t.rows) {
                 float x[8], y[8];
@@ -72,13 +89,7 @@ struct GLUEpilogue {
                     value[i] = p * activate<typename P::Act, kFast>(gate[i], up[i]);
                 }
             }
-            if constexpr (P::HasC) {
-                store8(c + m * P::N + col + j, gate);
-                store8(c + m * P::N + col + 32 + j, up);
-            }
-            if constexpr (P::HasD) {
-                store8(d + m * (P::N / 2) + col / 2 + j, value);
-            }
+            store(row, gate, up, value);
             seen.see(value);
         });
         extra.leave(seen, t.group);

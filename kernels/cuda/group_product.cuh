@@ -118,7 +118,7 @@ struct GroupEpilogue {
         if constexpr (P::HasBias) {
             load8<kVector>(b, bias + col, n);
         }
-        for_staged<8, P::WarpM>(stage, acc, extra.factor(t.group), [&](int i, int staged) {
+        for_staged<8, P::WarpM>(stage, acc, P::WarpM, extra.factor(t.group), [&](int i, int staged) {
             const int row = first + i * 16 + staged;
             if (row >= t.rows || n == 0) {
                 return;

@@ -93,6 +93,13 @@ __device__ __forceinline__ void row_product(const typename P::OperandType* a, co
     multiply_tiles<RowSpec<P>>(smem.slots, work, epilogue);
 }
 
+// Where the rows of a tile end that warp row warp_m has; the only one has all.
+template <class P, class Tile>
+__device__ __forceinline__ int rows_of_warp(const Tile& t, int warp_m) {
+    const int rows = t.last - t.first;
+    return P::WarpM == P::TileM ? rows : min_of(rows, (warp_m + 1) * P::WarpM);
+}
+
 // D and C of section 4: C = alpha A B^T (+ prob bias); D = prob C without a bias, else C.
 //
 // P also has BiasType, DType, CType and HasAlpha, HasProb, HasBias, HasD, HasC.
@@ -100,6 +107,7 @@ template <class P, class Extra = PlainExtra<P>>
 struct PlainEpilogue {
     using Tile = typename RowWork<P>::Tile;
     static constexpr bool kVector = P::N % 8 == 0;
+    static constexpr bool kPads = true;  // a tile of one warp row may have any number of rows of padding
 
     Stage* stages;
     Extra extra;
@@ -111,9 +119,17 @@ struct PlainEpilogue {
     __device__ __forceinline__ void begin(const Tile&, int, int) const {}
 
     __device__ __forceinline__ void operator()(const Tile& t, int warp_m, int warp_n, const Accumulators<P::WarpM>& acc) const {
-        const int first = warp_m * P::WarpM, rows = t.last - t.first, lane_col = threadIdx.x % 8 * 8;
+        const int first = warp_m * P::WarpM, rows = rows_of_warp<P>(t, warp_m), real = t.rows - first, lane_col = threadIdx.x % 8 * 8;
         const int col = t.col + warp_n * 64 + lane_col, n = clamp_of(P::N - col, 0, 8);
         if (first >= rows || t.col + warp_n * 64 >= P::N) {
+            return;
+        }
+        for_padding<8>(real, rows - first, [&](int row) {
+            if (n != 0) {
+                store(t.first + first + row, col, n);
+            }
+        });
+        if (real <= 0) {
             return;
         }
         Stage& stage = stages[threadIdx.x / 32];
@@ -121,9 +137,9 @@ struct PlainEpilogue {
         if constexpr (P::HasBias) {
             load8<kVector>(b, bias + static_cast<i64>(t.group) * P::N + col, n);
         }
-        const RowFactors<P::WarpM> factors(P::HasProb, prob + t.first + first, t.rows - first);
+        const RowFactors<P::WarpM> factors(P::HasProb, prob + t.first + first, real);
         typename Extra::Seen seen;
-        for_staged<8, P::WarpM>(stage, acc, extra.factor(t.group), [&](int i, int staged) {
+        for_staged<8, P::WarpM>(stage, acc, real, extra.factor(t.group), [&](int i, int staged) {
             const float p = factors.at(i, staged);
             const int row = first + i * 16 + staged;
             if (row >= rows || n == 0) {
@@ -154,5 +170,18 @@ struct PlainEpilogue {
             }
         });
         extra.leave(seen, t.group);
+    }
+
+private:
+    // Zeros.
+    __device__ __forceinline__ void store(int row, int col, int n) const {
+        const float v[8] = {};
+        const i64 at = static_cast<i64>(row) * P::N + col;
+        if constexpr (P::HasC) {
+            store8<kVector>(c + at, v, n);
+        }
+        if constexpr (P::HasD) {
+            store8<kVector>(d + at, v, n);
+        }
     }
 };

@@ -63,13 +63,20 @@ struct ScaledRowWork {
     __device__ __forceinline__ int tiles() const { return rows.tiles(); }
     __device__ __forceinline__ Tile tile(int index) const { return rows.tile(index); }
 
-    // The next of this thread block's tiles: those of a unit (scaled_thin.cuh), then of the unit a grid on.
+    // The next of this thread block's tiles: those of a unit (scaled_thin.cuh), then of the unit a grid on. kPads: the last tile
+    // with real rows, or the first, has all of the padding that follows.
+    template <bool kPads>
     __device__ __forceinline__ bool take(ThinCursor& at, Tile& t) const {
         for (; at.unit < P::E * Rows::kCols; at.unit += gridDim.x, at.row = 0) {
             const int g = at.unit / Rows::kCols, index = rows.groups.tiles[g] + at.row;
             if (index < rows.groups.tiles[g + 1]) {
                 t = rows.tile(g, index, at.unit % Rows::kCols);
                 at.row++;
+                if (kPads && t.first + P::TileM >= rows.groups.real[g]) {
+                    t.last = rows.groups.end[g];
+                    at.unit += gridDim.x;
+                    at.row = 0;
+                }
                 return true;
             }
         }

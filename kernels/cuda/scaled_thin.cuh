@@ -224,8 +224,8 @@ struct ThinCursor {
     int unit, row;
 };
 
-// Fills the ring. Work: bool take(ThinCursor&, Tile&), the next tile; a(tile), b(tile).
-template <class Spec, class Work>
+// Fills the ring. Work: bool take<kPads>(ThinCursor&, Tile&), the next tile; a(tile), b(tile).
+template <class Spec, class Work, bool kPads>
 struct ThinFeeder {
     using S = ThinShape<Spec>;
 
@@ -266,7 +266,7 @@ private:
     __device__ __forceinline__ void find() {
         typename Work::Tile t;
         left = at = 0;
-        while (left == 0 && work.take(cursor, t)) {
+        while (left == 0 && work.template take<kPads>(cursor, t)) {
             if (t.depth > 0) {
                 left = t.depth;
                 a.start(work.a(t));
@@ -356,13 +356,13 @@ __device__ __forceinline__ void multiply_thin(unsigned char* slots, const Work& 
     const u32 base = ptx::shared_address(slots);
     const int warp = threadIdx.x / 32;
     int slot = 0, words = 0;
-    ThinFeeder<Spec, Work> feeder(work, base);
+    ThinFeeder<Spec, Work, Epilogue::kPads> feeder(work, base);
     for (int i = 0; i < Spec::kStages - 1; i++) {
         feeder.issue();
     }
     ThinCursor cursor{static_cast<int>(blockIdx.x), 0};
     typename Work::Tile t;
-    for (ThinCursor next = cursor; work.take(next, t); next = cursor) {
+    for (ThinCursor next = cursor; work.template take<Epilogue::kPads>(next, t); next = cursor) {
         epilogue.begin(t, 0, warp);
         ThinNaNs nans{0, 0};
         Accumulators<Spec::kWarpM> acc;
@@ -397,7 +397,7 @@ __device__ __forceinline__ void multiply_thin(unsigned char* slots, const Work& 
             multiply(Int<1>{});
         }
         nans.put<Spec::kWarpM>(acc);
-        work.take(cursor, t);  // again: meanwhile it would take registers
+        work.template take<Epilogue::kPads>(cursor, t);  // again: meanwhile it would take registers
         epilogue(t, 0, warp, acc);
     }
     ptx::cp_async_wait<0>();
