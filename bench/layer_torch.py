@@ -109,7 +109,8 @@ def compare_rows(program, name, rows, formats):
         print(f"{name}, {n} rows an expert: torch grouped_mm: " + ", ".join(f"{what} {ms:.4f} ms" for what, (ms, _) in torch_ms[n].items()))
     if not program:
         return
-    lines = moegraph_lines(program, name, "-precision", formats, "-rows", ",".join(map(str, rows)))
+    # The least padding that block-scaled operands allow; PyTorch's rows have none.
+    lines = moegraph_lines(program, name, "-precision", formats, "-rows", ",".join(map(str, rows)), "-alignment", "128")
     n = 0
     for line in lines[1:]:
         head = re.match(r".* with (\d+) rows an expert", line)
