@@ -32,6 +32,16 @@ type scaledConsts struct {
 	Thin                            bool
 }
 
+// decoded returns the constants of the product of decoded operands, which does not depend on the format; extremes: whether
+// another kernel may do the work instead.
+func (c scaledConsts) decoded(extremes bool) scaledConsts {
+	c.AType, c.CodesA, c.CodesB, c.Format, c.Vec = "bf16", "kNoCodes", "kNoCodes", "kE8M0Factors", 32
+	if extremes {
+		c.When = unlessExtreme
+	}
+	return c
+}
+
 // Values of When.
 const (
 	always = iota
@@ -196,10 +206,7 @@ func (x scaledCall) launches(name string, p scaledProduct, s productSize, params
 		e.Rows, e.Kind, e.Ptrs = p.N, 0, p.Ptrs
 		launches = append(launches, e.launch(c.GPU, experts*tiles(p.N, 128)*tiles(p.K, 128), db, b, sfb, groups))
 		plain := p
-		plain.CodesA, plain.CodesB, plain.AType, plain.Ptrs = "kNoCodes", "kNoCodes", p.OperandType, false
-		if flags > 0 {
-			plain.When = unlessExtreme
-		}
+		plain.scaledConsts, plain.Ptrs = p.decoded(flags > 0), false
 		launches = append(launches, p.launch(c.GPU, name, params(plain), p.work(m), join(da, db, ptr(nil), ptr(nil), flag, ptr(x.offsets), ptr(x.counts), x.rows, rest)...))
 	} else if flags > 0 {
 		e := extremeParams{Codes: p.CodesB, E: experts, Cols: p.K, Align: p.Align}

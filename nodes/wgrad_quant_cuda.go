@@ -78,10 +78,7 @@ func (o scaledWGrad) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 	}
 	rest := []any{flag, ptr(offsets), ptr(c.In[wgCounts]), rowsA, rowsB, ptr(alpha), ptr(c.In[scaledWGGlobalA]), ptr(c.In[scaledWGGlobalB]), out, int32(tokens)}
 	decoded := p
-	decoded.CodesA, decoded.CodesB, decoded.AType = "kNoCodes", "kNoCodes", p.OperandType
-	if f.extremes() {
-		decoded.When = unlessExtreme
-	}
+	decoded.scaledConsts = p.decoded(f.extremes())
 	launches = append(launches, p.launch(c.GPU, "wgrad_quant", decoded, p.work(), join(da, db, ptr(nil), ptr(nil), rest)...))
 	if f.extremes() {
 		p.When, p.OperandType, s.dt = ifExtreme, "float", dtype.Float32
