@@ -1,6 +1,8 @@
 package nodes
 
 import (
+	"math"
+
 	"github.com/moegraph/moegraph/dtype"
 	"github.com/moegraph/moegraph/graph"
 )
@@ -99,7 +101,11 @@ func (o quantize) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 	if scale != nil {
 		scales = scale.Shape[0]
 	}
-	blocks := strided(c.GPU, batches*tiles(rows, quantSide)*tiles(cols, quantSide), 1, p.PerUnit)
+	all := batches * tiles(rows, quantSide) * tiles(cols, quantSide)
+	if all > math.MaxInt32 {
+		return nil, graph.Unsupported("x", x.Shape, "less than 2^31 tiles of %[1]d rows by %[1]d columns on CUDA devices", quantSide)
+	}
+	blocks := strided(c.GPU, all, 1, p.PerUnit)
 	in := []any{ptr(x), ptr(offsets), ptr(counts), graph.Count{T: x}}
 	var launches []graph.Launch
 	if o.Auto {

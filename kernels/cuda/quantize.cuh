@@ -74,7 +74,7 @@ struct Scale {
 // scale_of makes a block's factor of its largest magnitude.
 __device__ __forceinline__ Scale scale_of(u32 top, float norm) {
     if constexpr (kLimited) {
-        const u32 code = factor_of<Value, Factor>(top, 1.f);
+        const u32 code = encode_magnitude(__fmul_rn(__uint_as_float(top), NarrowFormat<Value>::kRcp));
         return Scale{0, code, is_extreme(code), PairScale<Factor>::brief(code), 0x7fff};
     }
     const BlockScale b = block_scale<Value, Factor, Params::Unit>(top, norm);
@@ -164,16 +164,28 @@ __device__ __forceinline__ void store_eight(const Codes<Value, 8>& c, u8* out, i
     }
 }
 
-// store_row_factors writes a thread's share of the row factors of its rows with the same parity of turn: codes are those of
-// rows r, r+32, r+64 and r+96, a byte each, of the block that it shares, of which threads that share it have one row each.
-__device__ __forceinline__ void store_row_factors(u32 codes, int r, int line, int subs, u8* sf) {
+// store_row_factors writes a thread's share of row factors: codes are those of rows r, r+32, r+64 and r+96, a byte each, and of
+// the rows kLines further on, of the block that it shares, of which threads that share it have one row each. Four threads
+// join theirs.
+__device__ __forceinline__ void store_row_factors(const u32 (&codes)[2], int r, int line, int subs, u8* sf) {
     const int part = line % kSharers, factor = line / kSharers, c = factor % kFactorCols;
+    const u32 pick = (0x4444u & ~(15u << 4 * c)) | (u32)part << 4 * c; // byte part to byte c, zeros elsewhere
+    u32 word[2][4 / kSharers];
 #pragma unroll
-    for (int j = 0; j < 4; j += kSharers) {
-        u32 word = (codes >> (8 * (j + part)) & 0xff) << (8 * c);
-        word |= __shfl_xor_sync(kFullWarp, word, kSharers);
-        word |= __shfl_xor_sync(kFullWarp, word, 2 * kSharers);
-        if (c == 0 && factor / kFactorCols < subs) *(u32*)(sf + factor / kFactorCols * kFactorBytes + factor_byte(r + 32 * (j + part), 0)) = word;
+    for (int i = 0; i < 2; i++) {
+#pragma unroll
+        for (int j = 0; j < 4 / kSharers; j++) {
+            u32 w = __byte_perm(codes[i], 0, pick + ((u32)(j * kSharers) << 4 * c));
+            w |= __shfl_xor_sync(kFullWarp, w, kSharers);
+            word[i][j] = w | __shfl_xor_sync(kFullWarp, w, 2 * kSharers);
+        }
+    }
+    if (c != 0 || factor / kFactorCols >= subs) return;
+    u8* const to = sf + factor / kFactorCols * kFactorBytes + factor_byte(r + 32 * part, 0);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+#pragma unroll
+        for (int j = 0; j < 4 / kSharers; j++) *(u32*)(to + factor_byte(i * kLines + 32 * j * kSharers, 0)) = word[i][j];
     }
 }
 
@@ -321,8 +333,7 @@ __device__ __forceinline__ void rows_of_tile(const QuantTile& t, const void* x, 
         for (int i = 0; i < 8; i++)
             if (!inside || first + i * kLines >= t.last) codes[i % 2] &= ~(0xffu << (i / 2 * 8));
     }
-#pragma unroll
-    for (int i = 0; i < 2; i++) store_row_factors(codes[i], first + i * kLines, line, t.row_subs, (u8*)out.row_sf + t.row_sf);
+    store_row_factors(codes, first, line, t.row_subs, (u8*)out.row_sf + (i64)t.row_sf * kFactorBytes);
 }
 
 // fetch_tile begins to bring a tile to shared memory, zeros where x has nothing.
@@ -533,9 +544,9 @@ __device__ __forceinline__ void columns_of_tile(const QuantTile& t, i64 rows, in
 }
 
 // store_blocks writes blocks of factors from shared memory, zeros where from is null.
-__device__ __forceinline__ void store_blocks(void* sf, i64 at, int subs, const u8* from) {
+__device__ __forceinline__ void store_blocks(void* sf, u32 at, int subs, const u8* from) {
     for (int i = threadIdx.x; i < subs * (kFactorBytes / 16); i += kThreads)
-        ((uint4*)((u8*)sf + at))[i] = from ? ((const uint4*)from)[i] : uint4{};
+        ((uint4*)((u8*)sf + (i64)at * kFactorBytes))[i] = from ? ((const uint4*)from)[i] : uint4{};
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, Params::PerUnit)
@@ -567,7 +578,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, Params::PerUnit)
     u8* const copies = ptx::dynamic_shared();
     u8* const factors = copies + Params::Stages * kTileBytes;
     QuantTile t = tiles.at(p);
-    i64 done_sf = 0; // the tile before: its column factors wait in shared memory for a barrier
+    u32 done_sf = 0; // the tile before: its column factors wait in shared memory for a barrier
     int done_subs = 0;
     fetch_tile(t, x, rows, cols, copies);
     ptx::cp_async_commit();
