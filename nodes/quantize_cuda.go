@@ -38,8 +38,10 @@ func (o quantize) params(c *graph.KernelCall) quantizeParams {
 	x := c.In[quantX]
 	_, rows, cols := o.dims(x.Shape)
 	p := quantizeParams{
-		amaxParams: amaxParams{XType: typeOf(x), Vec: o.Format.Vec(), Discrete: o.Discrete, Norm: "kNormOne", Unit: o.Unit, Vector: cols%8 == 0, PerUnit: 3},
-		ValueType:  codeType(o.Format.Values()), FactorType: codeType(o.Format.Factor()),
+		amaxParams: amaxParams{
+			XType: typeOf(x), Vec: o.Format.Vec(), Discrete: o.Discrete, Norm: "kNormOne", Unit: o.Unit, Vector: cols%8 == 0, PerUnit: 3,
+		},
+		ValueType: codeType(o.Format.Values()), FactorType: codeType(o.Format.Factor()),
 		HasRow: c.Out[quantRow] != nil || c.Out[quantRowSF] != nil, HasCol: c.Out[quantCol] != nil || c.Out[quantColSF] != nil,
 		Transpose: o.Transpose, Random: c.In[quantDraw] != nil, CodeUnit: 1, Stages: 2,
 	}
@@ -142,7 +144,9 @@ func (o dequantize) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 	if cols > maxRowElems {
 		return nil, graph.Unsupported("row", cols, "at most %d elements in a row on CUDA devices", maxRowElems)
 	}
-	p := dequantizeParams{codeType(o.Format.Values()), codeType(o.Format.Factor()), typeOf(y), o.Format.Vec(), o.Axis == AlongCol, scale != nil, cols%8 == 0}
+	p := dequantizeParams{
+		codeType(o.Format.Values()), codeType(o.Format.Factor()), typeOf(y), o.Format.Vec(), o.Axis == AlongCol, scale != nil, cols%8 == 0,
+	}
 	each := int32(0)
 	if scale != nil && scale.Shape[0] > 1 {
 		each = 1

@@ -1,5 +1,6 @@
 // Every line of inline PTX, one small wrapper an instruction. Sections are those of the PTX ISA 8.x manual. All of
-// it runs on sm_80 and later, but for what names another architecture, which kArch is asked for first. A wrapper that reads or writes memory behind the compiler's back clobbers memory.
+// it runs on sm_80 and later, but for what names another architecture, which kArch is asked for first. A wrapper that reads
+// or writes memory behind the compiler's back clobbers memory.
 #pragma once
 
 namespace ptx {

@@ -60,7 +60,8 @@ struct QuantTiles {
     u32 row_blocks, col_blocks;      // blocks of factors along a row and along a column
     Groups<kGroups>& groups;          // shared
 
-    __device__ __forceinline__ QuantTiles(Groups<kGroups>& g, const int* offsets, const int* counts, const int* count, i64 rows, int cols, int batches)
+    __device__ __forceinline__ QuantTiles(Groups<kGroups>& g, const int* offsets, const int* counts, const int* count, i64 rows, int cols,
+                                          int batches)
         : rows(rows), cols(cols), batches(batches), groups(g) {
         across = ceil_div(cols, kSide);
         down = (int)div_up(rows, kSide);
