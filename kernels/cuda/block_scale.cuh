@@ -89,7 +89,7 @@ __device__ __forceinline__ bool is_extreme(u32 factor) { return factor - 8 >= 0x
 // limit_of is the largest magnitude, in bf16, that a block with that factor need look at, or more than all. Factor 0 is not
 // asked for.
 __device__ __forceinline__ u32 limit_of(u32 factor) {
-    return is_extreme(factor) ? __float_as_uint(__fmul_rn(to_float(e4m3{(u8)factor}), 6.f)) >> 16 : 0x7fff;
+    return is_extreme(factor) ? __float_as_uint(__fmul_rn(decode_narrow<e4m3>(factor), 6.f)) >> 16 : 0x7fff;
 }
 // limited are the elements of a word, at most their limits.
 __device__ __forceinline__ u32 limited(u32 word, u32 limits) { return __vminu2(word & 0x7fff7fffu, limits) | (word & 0x80008000u); }

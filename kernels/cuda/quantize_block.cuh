@@ -66,14 +66,13 @@ __device__ __forceinline__ Scale scale_of(u32 top, float norm) {
     return Scale{b.s, b.code, b.odd, kPaired ? PairScale<Factor>::brief(b.code) : 0, 0x7fff};
 }
 
-// settle is the rest of it, for the long way, and for extreme factors.
+// settle is the rest of it with kLimited, for extreme factors, but for s, which the long way alone wants.
 __device__ __forceinline__ void settle(Scale& s, u32 top) {
-    const BlockScale b = block_scale<Value, Factor>(top, 1.f);
-    s.s = b.s;
-    s.odd = b.odd || (top != 0 && b.code == 0);
-    s.brief = PairScale<Factor>::brief(normal_factor(b.code));
-    if (top != 0 && !s.odd) s.limit = limit_of(b.code);
+    s.odd = top >= kInf || (top != 0 && s.code == 0);
+    s.brief = PairScale<Factor>::brief(normal_factor(s.code));
+    if (top != 0 && !s.odd) s.limit = limit_of(s.code);
 }
+__device__ __forceinline__ float long_scale(u32 top) { return block_scale<Value, Factor>(top, 1.f).s; }
 
 // rounded_at_random replaces a number by one of its two neighbours in the format, the nearer the likelier. A NaN stays.
 __device__ __forceinline__ float rounded_at_random(float v, u32 word) {

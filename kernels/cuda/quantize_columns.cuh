@@ -145,6 +145,10 @@ __device__ __forceinline__ void columns_of_tile(const QuantTile& t, i64 rows, in
                 settle(s[i], top_of<X>(top[i / kPerWord], i % kPerWord));
                 odd = odd || s[i].odd;
             }
+            if (odd) {
+#pragma unroll
+                for (int i = 0; i < kFour; i++) s[i].s = long_scale(top_of<X>(top[i / kPerWord], i % kPerWord));
+            }
 #pragma unroll
             for (int w = 0; w < kQuad; w++) {
 #pragma unroll

@@ -143,6 +143,7 @@ __device__ __forceinline__ void rows_of_tile(const QuantTile& t, const void* x, 
 #pragma unroll
                     for (int h = 0; h < kPerWord; h++) {
                         settle(mine[k][h], top_of<X>(own[k], h));
+                        mine[k][h].s = long_scale(top_of<X>(own[k], h));
                         any = any || mine[k][h].odd;
                     }
                 }
