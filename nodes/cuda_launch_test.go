@@ -272,6 +272,20 @@ func TestCUDA_RefusesFloat64(t *testing.T) {
 	}
 }
 
+// TestCUDA_RefusesTiles shows that Quantize counts its tiles in int32.
+func TestCUDA_RefusesTiles(t *testing.T) {
+	for rows, ok := range map[int]bool{1<<25 - quantSide: true, 1 << 25: false} {
+		g := graph.New("g")
+		Quantize{X: g.Input("x", dtype.BFloat16, rows, 1<<20), Format: MXFP8}.Apply()
+		must(t, g.Err())
+		n := g.Nodes()[0]
+		_, err := n.Op().(graph.CUDAOp).CUDA(kernelCall(n, testGPUs[0]))
+		if ok != (err == nil) || !ok && !strings.Contains(err.Error(), "x: got") {
+			t.Errorf("%d rows of 2^20: got error %v, want one that names x: %t", rows, err, !ok)
+		}
+	}
+}
+
 // TestCUDA_CheckLaunch shows that the check of launches finds what it should.
 func TestCUDA_CheckLaunch(t *testing.T) {
 	g := graph.New("g")

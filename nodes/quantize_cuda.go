@@ -1,6 +1,8 @@
 package nodes
 
 import (
+	"math"
+
 	"github.com/moegraph/moegraph/dtype"
 	"github.com/moegraph/moegraph/graph"
 )
@@ -36,8 +38,10 @@ func (o quantize) params(c *graph.KernelCall) quantizeParams {
 	x := c.In[quantX]
 	_, rows, cols := o.dims(x.Shape)
 	p := quantizeParams{
-		amaxParams: amaxParams{XType: typeOf(x), Vec: o.Format.Vec(), Discrete: o.Discrete, Norm: "kNormOne", Unit: o.Unit, Vector: cols%8 == 0, PerUnit: 3},
-		ValueType:  codeType(o.Format.Values()), FactorType: codeType(o.Format.Factor()),
+		amaxParams: amaxParams{
+			XType: typeOf(x), Vec: o.Format.Vec(), Discrete: o.Discrete, Norm: "kNormOne", Unit: o.Unit, Vector: cols%8 == 0, PerUnit: 3,
+		},
+		ValueType: codeType(o.Format.Values()), FactorType: codeType(o.Format.Factor()),
 		HasRow: c.Out[quantRow] != nil || c.Out[quantRowSF] != nil, HasCol: c.Out[quantCol] != nil || c.Out[quantColSF] != nil,
 		Transpose: o.Transpose, Random: c.In[quantDraw] != nil, CodeUnit: 1, Stages: 2,
 	}
@@ -99,7 +103,11 @@ func (o quantize) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 	if scale != nil {
 		scales = scale.Shape[0]
 	}
-	blocks := strided(c.GPU, batches*tiles(rows, quantSide)*tiles(cols, quantSide), 1, p.PerUnit)
+	all := batches * tiles(rows, quantSide) * tiles(cols, quantSide)
+	if all > math.MaxInt32 {
+		return nil, graph.Unsupported("x", x.Shape, "less than 2^31 tiles of %[1]d rows by %[1]d columns on CUDA devices", quantSide)
+	}
+	blocks := strided(c.GPU, all, 1, p.PerUnit)
 	in := []any{ptr(x), ptr(offsets), ptr(counts), graph.Count{T: x}}
 	var launches []graph.Launch
 	if o.Auto {
@@ -136,7 +144,9 @@ func (o dequantize) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 	if cols > maxRowElems {
 		return nil, graph.Unsupported("row", cols, "at most %d elements in a row on CUDA devices", maxRowElems)
 	}
-	p := dequantizeParams{codeType(o.Format.Values()), codeType(o.Format.Factor()), typeOf(y), o.Format.Vec(), o.Axis == AlongCol, scale != nil, cols%8 == 0}
+	p := dequantizeParams{
+		codeType(o.Format.Values()), codeType(o.Format.Factor()), typeOf(y), o.Format.Vec(), o.Axis == AlongCol, scale != nil, cols%8 == 0,
+	}
 	each := int32(0)
 	if scale != nil && scale.Shape[0] > 1 {
 		each = 1

@@ -30,15 +30,11 @@ template <> __device__ __forceinline__ float inverse<e8m0>(u32 code) {
     return __uint_as_float(code == 0xff ? kQuietNaN : code == 254 ? 0x00400000u : (254 - code) << 23);
 }
 
-// factor_of is the factor of a block: top are the bits of its largest magnitude, a NaN's above all others.
-template <class Value, class Factor> __device__ __forceinline__ u32 factor_of(u32 top, float norm) {
-    return from_float<Factor>(__fmul_rn(__fmul_rn(__uint_as_float(top), norm), NarrowFormat<Value>::kRcp)).bits;
-}
-
-// block_scale: top as above. kOne makes every factor 1.
+// block_scale: top are the bits of the block's largest magnitude, a NaN's above all others. kOne makes every factor 1.
 template <class Value, class Factor, bool kOne = false> __device__ __forceinline__ BlockScale block_scale(u32 top, float norm) {
     BlockScale b;
-    b.code = kOne ? from_float<Factor>(1.f).bits : factor_of<Value, Factor>(top, norm);
+    const float scaled = __fmul_rn(__fmul_rn(__uint_as_float(top), norm), NarrowFormat<Value>::kRcp);
+    b.code = from_float<Factor>(kOne ? 1.f : scaled).bits;
     b.s = __fmul_rn(norm, inverse<Factor>(b.code));
     if (b.s > __uint_as_float(kInf - 1)) b.s = __uint_as_float(kInf - 1); // a NaN stays, and so does -Inf
     b.odd = !(magnitude(b.s) < kInf) || top >= kInf;
@@ -78,7 +74,7 @@ template <> struct PairScale<e4m3> {
         return PairScale{__byte_perm(a, b, 0x7632), __byte_perm(a, b, 0x5410), (back_of(a) & 0xffff) | (back_of(b) & 0xffff0000)};
     }
     __device__ __forceinline__ u32 codes(u32 word) const {
-        const u32 mags = ptx::mul_bf16x2(word & 0x7fff7fffu, power) * 8;
+        const u32 mags = ptx::mul_bf16x2(ptx::abs_bf16x2(word), power) * 8;
         return encode_f16_pair(ptx::fma_f16x2(mags, rest, back), word);
     }
 };
@@ -93,7 +89,7 @@ __device__ __forceinline__ bool is_extreme(u32 factor) { return factor - 8 >= 0x
 // limit_of is the largest magnitude, in bf16, that a block with that factor need look at, or more than all. Factor 0 is not
 // asked for.
 __device__ __forceinline__ u32 limit_of(u32 factor) {
-    return is_extreme(factor) ? __float_as_uint(__fmul_rn(to_float(e4m3{(u8)factor}), 6.f)) >> 16 : 0x7fff;
+    return is_extreme(factor) ? __float_as_uint(__fmul_rn(decode_narrow<e4m3>(factor), 6.f)) >> 16 : 0x7fff;
 }
 // limited are the elements of a word, at most their limits.
 __device__ __forceinline__ u32 limited(u32 word, u32 limits) { return __vminu2(word & 0x7fff7fffu, limits) | (word & 0x80008000u); }

@@ -91,7 +91,7 @@ template <class T, bool kShort = false> __device__ __forceinline__ u32 encode_fo
 
 // pair_signs are the signs of two floats where a pair has them; other bits are not to be looked at.
 __device__ __forceinline__ u32 pair_signs(float a, float b) { return __byte_perm(__float_as_uint(a), __float_as_uint(b), 0x7632); }
-__device__ __forceinline__ u32 signed_pair(u32 pair, u32 signs) { return pair ^ ((pair ^ signs) & 0x80008000u); }
+__device__ __forceinline__ u32 signed_pair(u32 pair, u32 signs) { return ptx::select_bits(0x80008000u, pair, signs); }
 
 // encode_pair takes two numbers that are no NaN: what narrow_top does, with a multiplication by 2^-14 by which f16 has the
 // codes in its bits 9 to 11.
@@ -124,7 +124,7 @@ __device__ __forceinline__ u32 encode_bf16_pair(u32 halves) {
 }
 
 // two_pairs moves the upper nibbles of one word below those of another.
-__device__ __forceinline__ u32 two_pairs(u32 low, u32 high) { return high ^ ((high ^ low >> 4) & 0x0f0f0f0fu); }
+__device__ __forceinline__ u32 two_pairs(u32 low, u32 high) { return ptx::select_bits(0x0f0f0f0fu, high, low >> 4); }
 
 // four_pairs are the codes of four pairs, in order.
 __device__ __forceinline__ u32 four_pairs(const u32 (&pair)[4]) {
@@ -139,6 +139,11 @@ template <class T> __device__ __forceinline__ u32 encode_narrow(float x) {
 template <> __device__ __forceinline__ e4m3 from_float<e4m3>(float x) {
     if constexpr (ptx::kArch >= 890) return e4m3{(u8)(magnitude(x) > kInf ? NarrowFormat<e4m3>::kNaN : ptx::to_e4m3x2(x, 0) & 0xff)};
     return e4m3{(u8)encode_narrow<e4m3>(x)};
+}
+// encode_magnitude is the same of a number that is not negative, or a NaN.
+__device__ __forceinline__ u32 encode_magnitude(float x) {
+    if constexpr (ptx::kArch >= 890) return ptx::to_e4m3x2(x, 0) & 0x7f; // NaN has all seven bits
+    return encode_narrow<e4m3>(x);
 }
 template <> __device__ __forceinline__ e5m2 from_float<e5m2>(float x) { return e5m2{(u8)encode_narrow<e5m2>(x)}; }
 template <> __device__ __forceinline__ e2m1 from_float<e2m1>(float x) { return e2m1{(u8)encode_narrow<e2m1>(x)}; }

@@ -1,5 +1,6 @@
 // Every line of inline PTX, one small wrapper an instruction. Sections are those of the PTX ISA 8.x manual. All of
-// it runs on sm_80 and later, but for what names another architecture, which kArch is asked for first. A wrapper that reads or writes memory behind the compiler's back clobbers memory.
+// it runs on sm_80 and later, but for what names another architecture, which kArch is asked for first. A wrapper that reads
+// or writes memory behind the compiler's back clobbers memory.
 #pragma once
 
 namespace ptx {
@@ -166,6 +167,13 @@ __device__ __forceinline__ u32 fma_f16x2(u32 a, u32 b, u32 c) {
     return r;
 }
 
+// 9.7.4.7 abs.bf16x2 (sm_80).
+__device__ __forceinline__ u32 abs_bf16x2(u32 a) {
+    u32 r;
+    asm("abs.bf16x2 %0, %1;" : "=r"(r) : "r"(a));
+    return r;
+}
+
 // 9.7.4.10 max.NaN.xorsign.abs (sm_86): the larger magnitudes of two pairs, a NaN's above all, with the product's sign.
 __device__ __forceinline__ u32 max_abs_bf16x2(u32 a, u32 b) {
     u32 r;
@@ -188,6 +196,13 @@ __device__ __forceinline__ u16 to_e4m3x2(float low, float high) {
 __device__ __forceinline__ u16 to_e5m2x2(float low, float high) {
     u16 r;
     asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(r) : "f"(high), "f"(low));
+    return r;
+}
+
+// 9.7.8.6 lop3: bits of b where the mask has ones, of a elsewhere.
+__device__ __forceinline__ u32 select_bits(u32 mask, u32 a, u32 b) {
+    u32 r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(r) : "r"(mask), "r"(b), "r"(a));
     return r;
 }
 

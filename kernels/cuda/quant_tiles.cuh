@@ -48,7 +48,7 @@ struct QuantTile {
     i64 row;          // the first, in its matrix
     int mid, last;    // rows: those before mid are real, others before last are padding, the rest is not there
     int col, cols;    // the first column, and how many there are
-    i64 row_sf, col_sf; // the first byte of its row factors and of its column factors
+    u32 row_sf, col_sf; // the first block of its row factors and of its column factors
     int row_subs, col_subs; // how many blocks of factors it has of each
 };
 
@@ -57,16 +57,16 @@ struct QuantTiles {
     static constexpr int kGroups = Params::Groups > 0 ? Params::Groups : 1;
     i64 rows, in_use;
     int cols, across, batches, down; // tiles across and down a matrix
-    int row_blocks;                  // blocks of factors along a row
-    i64 col_blocks;                  // and along a column
+    u32 row_blocks, col_blocks;      // blocks of factors along a row and along a column
     Groups<kGroups>& groups;          // shared
 
-    __device__ __forceinline__ QuantTiles(Groups<kGroups>& g, const int* offsets, const int* counts, const int* count, i64 rows, int cols, int batches)
+    __device__ __forceinline__ QuantTiles(Groups<kGroups>& g, const int* offsets, const int* counts, const int* count, i64 rows, int cols,
+                                          int batches)
         : rows(rows), cols(cols), batches(batches), groups(g) {
         across = ceil_div(cols, kSide);
         down = (int)div_up(rows, kSide);
         row_blocks = ceil_div(ceil_div(cols, kVec), kFactorCols);
-        col_blocks = div_up(div_up(rows, kVec), kFactorCols);
+        col_blocks = (u32)div_up(div_up(rows, kVec), kFactorCols);
         in_use = rows_in_use(count, rows);
         if constexpr (Params::Groups > 0) {
             groups.template read<kSide>(offsets, counts, (int)in_use, Params::Align);
@@ -94,22 +94,21 @@ struct QuantTiles {
     __device__ __forceinline__ QuantTile at(const Place& p) const {
         QuantTile t;
         const int c = p.col, r = p.row;
-        const i64 line = (i64)p.batch * down + r;
+        const u32 line = p.batch * down + r, column = p.batch * across + c; // no more blocks of factors than 2^32, either
         t.batch = t.owner = p.batch;
         t.row = (i64)r * kSide;
         t.col = c * kSide;
         t.cols = min_of(kSide, cols - t.col);
         const i64 left = in_use - t.row;
         t.mid = t.last = (int)(left < 0 ? 0 : left < kSide ? left : kSide);
-        t.row_sf = (line * row_blocks + c * kSub) * kFactorBytes;
-        t.row_subs = min_of(kSub, row_blocks - c * kSub);
-        t.col_sf = (((i64)p.batch * across + c) * col_blocks + (i64)r * kSub) * kFactorBytes;
-        const i64 subs = col_blocks - (i64)r * kSub;
-        t.col_subs = subs < kSub ? (int)subs : kSub;
+        t.row_sf = line * row_blocks + c * kSub;
+        t.row_subs = min_of(kSub, (int)(row_blocks - c * kSub));
+        t.col_sf = column * col_blocks + r * kSub;
+        t.col_subs = min_of(kSub, (int)(col_blocks - r * kSub));
         if constexpr (Params::Groups > 0) {
             t.owner = t.last > 0 ? groups.find(r) : kGroups - 1;
             if (t.last > 0) t.mid = groups.template at<kSide>(t.owner, r).mid - (int)t.row;
-            if constexpr (Params::Discrete) t.col_sf = own_factors(t, c, r) * kFactorBytes;
+            if constexpr (Params::Discrete) t.col_sf = own_factors(t, c, r);
         }
         return t;
     }
@@ -117,10 +116,10 @@ struct QuantTiles {
 private:
     // own_factors is the block where a tile's column factors begin if each group has a tensor of its own. They fill a prefix;
     // the tiles that are not in use share the rest.
-    __device__ __forceinline__ i64 own_factors(const QuantTile& t, int c, int r) const {
-        if (t.last == 0) return ((i64)r * across + c) * kSub;
-        const i64 first = groups.tiles[t.owner], size = groups.tiles[t.owner + 1] - first;
-        return (first * across + c * size + r - first) * kSub;
+    __device__ __forceinline__ u32 own_factors(const QuantTile& t, int c, int r) const {
+        if (t.last == 0) return (u32)(r * across + c) * kSub;
+        const int first = groups.tiles[t.owner], size = groups.tiles[t.owner + 1] - first;
+        return (u32)(first * across + c * size + r - first) * kSub;
     }
 };
 

@@ -64,8 +64,8 @@ bool check(const char* name) {
 }
 
 int main() {
-    const bool ok = check<bf16, e4m3>("bf16, e4m3") && check<bf16, e5m2>("bf16, e5m2") && check<f16, e4m3>("f16, e4m3") && check<f16, e5m2>("f16, e5m2") &&
-                    check<bf16, e2m1>("bf16, e2m1") && check<f16, e2m1>("f16, e2m1") && check<bf16, e2m1, e4m3>("bf16, e2m1, e4m3 factors");
+    const bool ok = check<bf16, e4m3>("bf16, e4m3") && check<bf16, e5m2>("bf16, e5m2") && check<f16, e4m3>("f16, e4m3") &&
+                    check<f16, e5m2>("f16, e5m2") && check<bf16, e2m1>("bf16, e2m1") && check<f16, e2m1>("f16, e2m1") && check<bf16, e2m1, e4m3>("bf16, e2m1, e4m3 factors");
     printf("%ld codes\n", compared);
     return ok ? 0 : 1;
 }
