@@ -70,7 +70,7 @@ func (t productTile) ringBytes(stages int, s productSize) int {
 	case s.dt == dtype.Float32: // decoded element by element
 		return tile
 	case s.thin:
-		return stages * s.thinSlotBytes(t.TileM, t.TileN)
+		return s.thinTilesBytes(t.TileM) + stages*s.thinSlotBytes(t.TileM, t.TileN)
 	}
 	decoded, slot := 0, aboutBytes
 	for _, x := range []struct {
