@@ -70,7 +70,7 @@ func (t productTile) ringBytes(stages int, s productSize) int {
 	case s.dt == dtype.Float32: // decoded element by element
 		return tile
 	case s.thin:
-		return stages * s.thinSlotBytes(t.TileM, t.TileN)
+		return s.thinTilesBytes(t.TileM) + stages*s.thinSlotBytes(t.TileM, t.TileN)
 	}
 	codes := t.TileN * scaledDepth * s.codes.b / 8
 	factors := t.TileN * 4 // a word for each row

@@ -8,7 +8,7 @@ import (
 // dgluCall sorts the operands that groupedGEMMdGLU and scaledDGLU have in common.
 func dgluCall(c *graph.KernelCall, f BlockFormat, w weightKind, align int, l Launch) scaledCall {
 	return scaledCall{
-		c: c, f: f, w: w, align: align, l: l, thin: thinDGLUBlocks, n: c.In[gradC].Shape[1] / 2, a: c.In[gradDD], offsets: c.In[gradOffsets], counts: c.In[gradCounts],
+		c: c, f: f, w: w, align: align, l: l, thin: thinDGLUTileM, n: c.In[gradC].Shape[1] / 2, a: c.In[gradDD], offsets: c.In[gradOffsets], counts: c.In[gradCounts],
 		rows: []any{rowsOf(c.In[gradDD]), rowsOf(c.In[gradC]), rowsOf(c.In[gradProb])},
 	}
 }
@@ -41,7 +41,7 @@ func (x scaledCall) dglu(a act, layout Layout) ([]graph.Launch, error) {
 func scaledDGLUScratch(n *graph.Node, d graph.GPU, f BlockFormat, w weightKind, align int, l Launch, plain dtype.DType) int64 {
 	_, shape := codesOf(n.In(gradDD))
 	c, experts := n.In(gradC), n.In(gradOffsets).Dim(0)
-	x := scaledShape{f, w, l, plain, experts, shape[0], shape[1], c.Dim(1) / 2, align, thinDGLUBlocks}
+	x := scaledShape{f, w, l, plain, experts, shape[0], shape[1], c.Dim(1) / 2, align, thinDGLUTileM}
 	p, _, err := x.product(d)
 	if err != nil {
 		return 0 // CUDA says so

@@ -18,7 +18,7 @@ func scaledGEMMScratch(n *graph.Node, d graph.GPU, s scaledKind, w weightKind, a
 	if err != nil {
 		return 0 // CUDA says so
 	}
-	return scaledShape{f: f, w: w, l: l, experts: n.In(gemmOffsets).Dim(0), m: a[0], k: a[1], n: w.width(n.In(scaledB)), align: align, thin: thinBlocks}.scratch(d)
+	return scaledShape{f: f, w: w, l: l, experts: n.In(gemmOffsets).Dim(0), m: a[0], k: a[1], n: w.width(n.In(scaledB)), align: align, thin: thinTileM}.scratch(d)
 }
 
 func (o scaledGEMM) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
@@ -51,7 +51,7 @@ func scaledWidthCUDA(c *graph.KernelCall, k weightKind) int {
 func scaledRowsCall(c *graph.KernelCall, s scaledKind, w weightKind, align int, l Launch) scaledCall {
 	b := c.In[scaledB:]
 	return scaledCall{
-		c: c, f: s.formatOf(c.In[gemmA], c.In[scaledSFA]), w: w, align: align, l: l, thin: thinBlocks, a: c.In[gemmA], sfa: c.In[scaledSFA],
+		c: c, f: s.formatOf(c.In[gemmA], c.In[scaledSFA]), w: w, align: align, l: l, thin: thinTileM, a: c.In[gemmA], sfa: c.In[scaledSFA],
 		b: b[:w.count()], sfb: b[w.count():], global: c.In[scaledGlobalA:scaledB], offsets: c.In[gemmOffsets], counts: c.In[gemmCounts],
 		rows: []any{rowsOf(c.In[gemmA]), rowsOf(c.In[gemmProb])},
 	}
@@ -61,7 +61,7 @@ func scaledRowsCall(c *graph.KernelCall, s scaledKind, w weightKind, align int, 
 func onlyCall(c *graph.KernelCall, w weightKind, align int, l Launch, n int) scaledCall {
 	b := c.In[gemmB:]
 	return scaledCall{
-		c: c, f: w.Only, w: w, align: align, l: l, thin: thinBlocks, n: n, a: c.In[gemmA], b: b[:w.count()], sfb: b[w.count():], global: make([]*graph.Tensor, 2),
+		c: c, f: w.Only, w: w, align: align, l: l, thin: thinTileM, n: n, a: c.In[gemmA], b: b[:w.count()], sfb: b[w.count():], global: make([]*graph.Tensor, 2),
 		offsets: c.In[gemmOffsets], counts: c.In[gemmCounts], rows: []any{rowsOf(c.In[gemmA]), rowsOf(c.In[gemmProb])},
 	}
 }

@@ -80,7 +80,7 @@ type scaledCall struct {
 	offsets *graph.Tensor
 	counts  *graph.Tensor
 	rows    []any         // Counts that bound the rows
-	thin    int           // thread blocks of a multiprocessor, of the thin kernel
+	thin    int           // most rows of a tile of the thin kernel
 	amax    *graph.Tensor // of D
 }
 
@@ -97,7 +97,7 @@ type scaledShape struct {
 	l                       Launch
 	plain                   dtype.DType // the format of an A that is not codes, else Invalid
 	experts, m, k, n, align int
-	thin                    int // most thread blocks of the thin kernel on a multiprocessor
+	thin                    int // most rows of a tile of the thin kernel
 }
 
 // size describes the product to chooseTile.

@@ -6,7 +6,7 @@ import (
 )
 
 // scaled_thin.cuh is the main loop where experts have few rows, so that the copies of weights take the time:
-// it reads them from memory once, but decodes them for each 32 rows.
+// it reads them from memory once, but decodes them for each 64 rows.
 
 const (
 	// thinRows is the most rows of an expert, on average, with which the thin kernel is taken. How many there will be, only
@@ -14,8 +14,8 @@ const (
 	thinRows = 192
 	// thinLine is what a block takes of each row of codes, in bytes.
 	thinLine = 32
-	// thinBlocks are the thread blocks of a multiprocessor; dGLU's epilogue takes more registers.
-	thinBlocks, thinDGLUBlocks = 3, 2
+	// thinBlocks are the thread blocks of a multiprocessor, thinTileM the most rows of a tile; dGLU's epilogue takes more registers.
+	thinBlocks, thinTileM, thinDGLUTileM = 2, 64, 32
 	// thinStages are the most slots of its ring, thinLeast the fewest.
 	thinStages, thinLeast = 8, 3
 )
@@ -25,13 +25,13 @@ func thinTile(x scaledShape, d graph.GPU, s productSize) (productTile, bool) {
 	if x.l.Tile != [2]int{} || x.l.Family == "hopper" || x.w.NMajor || s.dt != dtype.BFloat16 || x.m-x.experts*x.align/2 > thinRows*x.experts {
 		return productTile{}, false
 	}
-	blocks := x.thin
 	s.thin = true
-	if d.Arch >= 100 && s.codes.b == 4 {
-		blocks = min(blocks, 2) // the compiler spills there with 168 registers
+	rows := x.thin
+	if d.Arch != 90 || s.codes.b == 4 && x.k%(2*thinLine) != 0 {
+		rows = min(rows, 32) // the compiler spills there with 64
 	}
-	for ; blocks >= 1; blocks-- {
-		t := productTile{TileM: 32, TileN: 256, WarpM: 32, Band: 1, Blocks: blocks}
+	for blocks := thinBlocks; blocks >= 1; blocks-- {
+		t := productTile{TileM: rows, TileN: 256, WarpM: rows, Band: 1, Blocks: blocks}
 		room := min(d.SharedBytes, (d.SharedBytes+reservedShared)/blocks-reservedShared)
 		for stages := thinStages; stages >= thinLeast; stages-- {
 			if n := t.sharedBytes(stages, s); n <= room {
@@ -42,6 +42,9 @@ func thinTile(x scaledShape, d graph.GPU, s productSize) (productTile, bool) {
 	}
 	return productTile{}, false
 }
+
+// thinTilesBytes is what A's decoded blocks take, two of thinLine bytes of codes a row (ThinShape).
+func (s productSize) thinTilesBytes(tileM int) int { return 2 * tileM * thinLine * 16 / s.codes.b }
 
 // thinSlotBytes is what a slot takes, with the words of factors that go with it (ThinShape).
 func (s productSize) thinSlotBytes(tileM, tileN int) int {

@@ -139,7 +139,7 @@ struct PlainEpilogue {
         }
         const RowFactors<P::WarpM> factors(P::HasProb, prob + t.first + first, real);
         typename Extra::Seen seen;
-        for_staged<8, P::WarpM>(stage, acc, real, extra.factor(t.group), [&](int i, int staged) {
+        for_staged<8, P::WarpM, P::WarpM == P::TileM ? 2 : 8>(stage, acc, real, extra.factor(t.group), [&](int i, int staged) {
             const float p = factors.at(i, staged);
             const int row = first + i * 16 + staged;
             if (row >= rows || n == 0) {

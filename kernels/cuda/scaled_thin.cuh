@@ -1,10 +1,12 @@
 // The main loop of products over few rows, where copying the weights is all the work: scaled_pipeline.cuh for one warp row of
-// 32 rows, without tiles of bf16. Codes go from the ring to registers, and each code of the weights is decoded once, by the
-// warp that multiplies it; those of A, of which there are few, by every warp.
+// 32 or 64 rows. The weights' codes go from the ring to registers, and each is decoded once, by the warp that multiplies it.
+// A's are decoded by all threads, a block ahead, to one of two tiles of bf16, for all warps.
 //
 // A block is 32 bytes of codes of each row: 32 codes of 8 bits, 64 of 4. Lane 4g+q reads bytes [8q, 8q+8) of row g of a
 // piece, of A as of B, so that both meet in the same order of the reduction whatever the order of decoded pairs, and all
 // codes of a lane share their factor. A word of four factors lasts for kPeriod blocks; it lies in a ring of its own.
+//
+// A tile of bf16 is planes of four decoded pairs, 16 bytes, of each row and q: a lane's fragments of a row.
 //
 // Thread blocks take units, a group's columns [TileN c, TileN (c+1)), a grid apart: all of its row tiles one after the other, so
 // that equal groups are equal work, and weights that several row tiles read are read from memory once.
@@ -85,14 +87,11 @@ struct ThinCodes {
         }
     }
 
-    // This lane's codes of row `row`; at: of the block among those of its word. Bits 7 of special's bytes are set where codes or
-    // factor are NaN and the values are not.
-    static __device__ __forceinline__ void read(u32 (&out)[kPairs], u32& special, u32 slot, u32 words, int row, int at) {
-        const int q = threadIdx.x % 4;
-        u32 w[2];
-        ptx::ld_shared8(w, slot + row * 32 + q * 8);
+    // The factor of this lane's codes of row `row`, in both halves; at: of the block among those of its word. Bits 7 of special's
+    // bytes are set where the factor is NaN.
+    static __device__ __forceinline__ u32 factor_of_row(u32& special, u32 words, int row, int at) {
         const u32 four = ptx::ld_shared4(words + row * 4);
-        const int block = at * (kBlock / Spec::kVec) + q * (kBlock / 4) / Spec::kVec;
+        const int block = at * (kBlock / Spec::kVec) + threadIdx.x % 4 * (kBlock / 4) / Spec::kVec;
         u32 factor;
         if constexpr (kBits == 8) {
             // Factor 0 is left 0 here: its codes are zeros, or another kernel runs (scaled_pipeline.cuh).
@@ -105,11 +104,22 @@ struct ThinCodes {
         } else {
             factor = factor_pair<Spec::kFactors>(four >> 8 * block & 0xff);
         }
-        if constexpr (kFold != 0) {
-            factor = ptx::mul_bf16x2(factor, kFold * 0x00010001u);
+        return kFold == 0 ? factor : ptx::mul_bf16x2(factor, kFold * 0x00010001u);
+    }
+
+    // kCount planes of this lane's codes of row `row` from plane `plane` on. Special as above, of codes that are NaN and whose
+    // values are not.
+    template <int kCount>
+    static __device__ __forceinline__ void read(u32 (&out)[4 * kCount], u32& special, u32 slot, int row, int plane, u32 factor) {
+        constexpr int kCodeWords = kCount * kBits / 4;
+        u32 w[kCodeWords];
+        if constexpr (kCodeWords == 2) {
+            ptx::ld_shared8(w, slot + row * 32 + threadIdx.x % 4 * 8);
+        } else {
+            w[0] = ptx::ld_shared4(slot + row * 32 + threadIdx.x % 4 * 8 + plane * 4);
         }
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < kCodeWords; i++) {
             if constexpr (kBits == 8) {
                 out[2 * i] = byte_bits<Spec::kCodes>(w[i] << 8);
                 out[2 * i + 1] = byte_bits<Spec::kCodes>(w[i]);
@@ -119,7 +129,7 @@ struct ThinCodes {
             }
         }
 #pragma unroll
-        for (int i = 0; i < kPairs; i++) {
+        for (int i = 0; i < 4 * kCount; i++) {
             out[i] = ptx::mul_bf16x2(kFolded ? out[i] : restored<Spec::kCodes>(out[i]), factor);
         }
         if constexpr (kInf) {
@@ -172,18 +182,18 @@ struct ThinPlain {
     __device__ __forceinline__ void issue_factors(u32, int) const {}
     __device__ __forceinline__ void advance(bool) { from += kLine; }
 
-    static __device__ __forceinline__ void read(u32 (&out)[kPairs], u32&, u32 slot, u32, int row, int) {
+    static __device__ __forceinline__ u32 factor_of_row(u32&, u32, int, int) { return 0; }
+
+    template <int kCount>
+    static __device__ __forceinline__ void read(u32 (&out)[4 * kCount], u32&, u32 slot, int row, int plane, u32) {
         constexpr int kApart = Codes::kBits == 8 ? 2 : 4;  // of the codes of a decoded pair
-        const int q = threadIdx.x % 4;
+        static_assert(kCount == 1, "a chunk is a plane");
+        u32 w[4];
+        ptx::ld_shared16(w, slot + place(row, threadIdx.x % 4 * (kPairs / 4) + plane));
 #pragma unroll
-        for (int i = 0; i < kPairs / 4; i++) {
-            u32 w[4];
-            ptx::ld_shared16(w, slot + place(row, q * (kPairs / 4) + i));
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                const int e = kApart == 4 ? k : k / 2 * 4 + k % 2;  // the pair's first element
-                out[4 * i + k] = ptx::pick_bytes(w[e / 2], w[(e + kApart) / 2], e % 2 == 0 ? 0x5410 : 0x7632);
-            }
+        for (int k = 0; k < 4; k++) {
+            const int e = kApart == 4 ? k : k / 2 * 4 + k % 2;  // the pair's first element
+            out[k] = ptx::pick_bytes(w[e / 2], w[(e + kApart) / 2], e % 2 == 0 ? 0x5410 : 0x7632);
         }
     }
 };
@@ -207,14 +217,15 @@ struct ThinShape {
     // A slot: A, B; then the rings of factors, A's and B's words in each.
     static constexpr int kSlotBytes = A::kSlotBytes + B::kSlotBytes, kWordBytes = A::kWordBytes + B::kWordBytes;
     static constexpr int kBlock = B::kBlock, kPeriod = B::kPeriod;
-    static_assert(Spec::kTileM == 32 && Spec::kWarpM == 32, "one warp row");
+    static constexpr int kPlaneBytes = Spec::kTileM * 64, kTileBytes = kPlaneBytes * (B::kPairs / 4);
+    static_assert(Spec::kTileM == Spec::kWarpM && kThreads % 32 == 0, "one warp row");
     static_assert(Spec::kStages >= 3, "a block is copied while another is awaited");
 };
 
 template <class Spec, int kGroups>
 struct ThinSmem {
     using S = ThinShape<Spec>;
-    alignas(128) unsigned char slots[Spec::kStages * (S::kSlotBytes + S::kWordBytes)];
+    alignas(128) unsigned char slots[2 * S::kTileBytes + Spec::kStages * (S::kSlotBytes + S::kWordBytes)];  // A's tiles, the rings
     Stage stages[Shape<Spec>::kThreads / 32];
     Groups<kGroups> groups;
 };
@@ -234,12 +245,13 @@ struct ThinFeeder {
     typename S::B b;
     ThinCursor cursor;
     int left, at;     // of the reduction; the block among those of a word of factors
-    int slot, words;  // where the next block and the next words go
+    int words;        // where the next words go
     u32 base;
 
-    __device__ __forceinline__ ThinFeeder(const Work& w, u32 slots) : work(w), cursor{static_cast<int>(blockIdx.x), 0}, slot(0), words(0), base(slots) { find(); }
+    __device__ __forceinline__ ThinFeeder(const Work& w, u32 slots) : work(w), cursor{static_cast<int>(blockIdx.x), 0}, words(0), base(slots) { find(); }
 
-    __device__ __forceinline__ void issue() {
+    // Copies the next block to a slot.
+    __device__ __forceinline__ void issue(int slot) {
         const u32 to = base + slot * S::kSlotBytes;
         a.issue(to, left);
         b.issue(to + S::A::kSlotBytes, left);
@@ -250,7 +262,6 @@ struct ThinFeeder {
             words = words == Spec::kStages - 1 ? 0 : words + 1;
         }
         ptx::cp_async_commit();
-        slot = slot == Spec::kStages - 1 ? 0 : slot + 1;
         if (left > S::kBlock) {
             const bool last = at == S::kPeriod - 1;
             left -= S::kBlock;
@@ -276,95 +287,145 @@ private:
     }
 };
 
-// Rows and columns of a warp's piece that hold a NaN: bit i of lane 4g+q stands for what it reads of row 8i+g, of column 8j+g.
-struct ThinNaNs {
-    u32 rows, columns;
-
-    template <int kRows>
-    __device__ __forceinline__ void put(Accumulators<kRows>& acc) const {
-        const int q = threadIdx.x % 4;
-        u32 r = rows, c = columns;
+// Columns of a warp's piece that hold a NaN: bit j of lane 4g+q stands for what it reads of column 8j+g.
+template <int kRows>
+__device__ __forceinline__ void put_nans(Accumulators<kRows>& acc, u32 columns) {
+    const int q = threadIdx.x % 4;
 #pragma unroll
-        for (int d = 1; d < 4; d *= 2) {
-            r |= __shfl_xor_sync(0xffffffffu, r, d);
-            c |= __shfl_xor_sync(0xffffffffu, c, d);
-        }
-        const u32 here[2] = {__shfl_sync(0xffffffffu, c, 8 * q), __shfl_sync(0xffffffffu, c, 8 * q + 4)};  // columns 2q, 2q+1
-        if ((r | here[0] | here[1]) == 0) {
-            return;
-        }
+    for (int d = 1; d < 4; d *= 2) {
+        columns |= __shfl_xor_sync(0xffffffffu, columns, d);
+    }
+    const u32 here[2] = {__shfl_sync(0xffffffffu, columns, 8 * q), __shfl_sync(0xffffffffu, columns, 8 * q + 4)};  // columns 2q, 2q+1
+    if ((here[0] | here[1]) == 0) {
+        return;
+    }
 #pragma unroll
-        for (int i = 0; i < kRows / 16; i++) {
+    for (int i = 0; i < kRows / 16; i++) {
 #pragma unroll
-            for (int j = 0; j < 8; j++) {
+        for (int j = 0; j < 8; j++) {
 #pragma unroll
-                for (int k = 0; k < 4; k++) {
-                    if (((r >> (2 * i + k / 2) | here[k % 2] >> j) & 1) != 0) {
-                        acc[i][j][k] = __uint_as_float(0x7fffffffu);
-                    }
+            for (int k = 0; k < 4; k++) {
+                if ((here[k % 2] >> j & 1) != 0) {
+                    acc[i][j][k] = __uint_as_float(0x7fffffffu);
                 }
             }
         }
     }
+}
+
+// Where the block that is worked on is in the rings.
+template <class Spec>
+struct ThinPlace {
+    using S = ThinShape<Spec>;
+
+    int slot = 0, words = 0, at = 0;  // at: of the block among those of its word of factors
+
+    // last: of the tile.
+    __device__ __forceinline__ void advance(bool last) {
+        slot = slot == Spec::kStages - 1 ? 0 : slot + 1;
+        at = at == S::kPeriod - 1 || last ? 0 : at + 1;
+        if (at == 0) {
+            words = words == Spec::kStages - 1 ? 0 : words + 1;
+        }
+    }
+
+    // In rings that begin at base.
+    __device__ __forceinline__ u32 slot_at(u32 base) const { return base + slot * S::kSlotBytes; }
+    __device__ __forceinline__ u32 words_at(u32 base) const { return base + Spec::kStages * S::kSlotBytes + words * S::kWordBytes; }
 };
 
-// One block of the first kPieces times 16 rows of a tile, in slot and words.
-template <class Spec, int kPieces>
-__device__ __forceinline__ void multiply_thin_block(Accumulators<Spec::kWarpM>& acc, ThinNaNs& nans, u32 slot, u32 words, int at) {
+// Decodes the first kRows rows of A's block at place p to the tile at `to`. All threads call it.
+template <class Spec, int kRows>
+__device__ __forceinline__ void decode_thin(u32 to, u32 rings, const ThinPlace<Spec>& p) {
     using S = ThinShape<Spec>;
-    constexpr int kSteps = S::B::kPairs / 2;
-    const int g = threadIdx.x % 32 / 4, column = threadIdx.x / 32 * 64 + g;
-    const auto read_a = [&](u32 (&out)[S::A::kPairs], u32& special, int i) { S::A::read(out, special, slot, words, 8 * i + g, at); };
-    const auto read_b = [&](u32 (&out)[S::B::kPairs], u32& special, int j) {
-        S::B::read(out, special, slot + S::A::kSlotBytes, words + S::A::kWordBytes, column + 8 * j, at);
-    };
-    u32 a[2 * kPieces][S::A::kPairs], special = 0;
+    constexpr int kStride = S::kThreads / 4;
 #pragma unroll
-    for (int i = 0; i < 2 * kPieces; i++) {
-        read_a(a[i], special, i);
+    for (int pass = 0; pass < ceil_div(kRows, kStride); pass++) {
+        const int row = pass * kStride + threadIdx.x / 4;
+        if (kRows % kStride != 0 && row >= kRows) {
+            return;
+        }
+        u32 special = 0;
+        const u32 factor = S::A::factor_of_row(special, p.words_at(rings), row, p.at);
+#pragma unroll
+        for (int plane = 0; plane < S::A::kPairs / 4; plane++) {
+            u32 out[4];
+            S::A::template read<1>(out, special, p.slot_at(rings), row, plane, factor);
+            if ((special & 0x80808080u) != 0) {
+                out[0] = out[1] = out[2] = out[3] = 0x7fff7fffu;
+            }
+            ptx::st_shared16(to + plane * S::kPlaneBytes + row * 64 + threadIdx.x % 4 * 16, out);
+        }
     }
+}
+
+// The first kPieces times 16 rows of a tile by the block at place p: a is A's tile. Columns of NaNs are added to nans.
+template <class Spec, int kPieces>
+__device__ __forceinline__ void multiply_thin_block(Accumulators<Spec::kWarpM>& acc, u32& nans, u32 a, u32 rings, const ThinPlace<Spec>& p) {
+    using S = ThinShape<Spec>;
+    constexpr int kPlanes = S::B::kPairs / 4, kCount = kPieces > 2 ? 1 : kPlanes;  // at once, as registers allow
+    const int column = threadIdx.x / 32 * 64 + threadIdx.x % 32 / 4;
+    const u32 slot = p.slot_at(rings) + S::A::kSlotBytes, words = p.words_at(rings) + S::A::kWordBytes;
+    u32 factors[4], special = 0;  // of columns 2i and 2i+1
 #pragma unroll
-    for (int j = 0; j < 8; j++) {
-        u32 b[S::B::kPairs];
-        read_b(b, special, j);
+    for (int first = 0; first < kPlanes; first += kCount) {
+        u32 left[2 * kPieces][kCount][4];
 #pragma unroll
-        for (int step = 0; step < kSteps; step++) {
+        for (int i = 0; i < 2 * kPieces; i++) {
 #pragma unroll
-            for (int i = 0; i < kPieces; i++) {
-                const u32 left[4] = {a[2 * i][2 * step], a[2 * i + 1][2 * step], a[2 * i][2 * step + 1], a[2 * i + 1][2 * step + 1]};
-                ptx::mma_bf16(acc[i][j], left, b[2 * step], b[2 * step + 1]);
+            for (int plane = 0; plane < kCount; plane++) {
+                ptx::ld_shared16(left[i][plane], a + (first + plane) * S::kPlaneBytes + i * 512 + threadIdx.x % 32 * 16);
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            u32 factor, b[4 * kCount];
+            if (first == 0) {
+                factor = S::B::factor_of_row(special, words, column + 8 * j, p.at);
+                factors[j / 2] = j % 2 == 0 ? factor : ptx::pick_bytes(factors[j / 2], factor, 0x5410);
+            } else {
+                factor = ptx::pick_bytes(factors[j / 2], 0, j % 2 == 0 ? 0x1010 : 0x3232);
+            }
+            S::B::template read<kCount>(b, special, slot, column + 8 * j, first, factor);
+#pragma unroll
+            for (int step = 0; step < 2 * kCount; step++) {
+#pragma unroll
+                for (int i = 0; i < kPieces; i++) {
+                    const u32 (&upper)[4] = left[2 * i][step / 2], (&lower)[4] = left[2 * i + 1][step / 2];
+                    const int at = step % 2 * 2;
+                    const u32 piece[4] = {upper[at], lower[at], upper[at + 1], lower[at + 1]};
+                    ptx::mma_bf16(acc[i][j], piece, b[2 * step], b[2 * step + 1]);
+                }
             }
         }
     }
     if ((special & 0x80808080u) != 0) {
 #pragma unroll 1
-        for (int i = 0; i < 8; i++) {  // which, again
-            u32 out[S::A::kPairs], values[S::B::kPairs], row = 0, col = 0;
-            if (i < 2 * kPieces) {
-                read_a(out, row, i);
-            }
-            read_b(values, col, i);
-            nans.rows |= (row & 0x80808080u) != 0 ? 1 << i : 0;
-            nans.columns |= (col & 0x80808080u) != 0 ? 1 << i : 0;
+        for (int j = 0; j < 8; j++) {  // which, again
+            u32 b[S::B::kPairs], one = 0;
+            S::B::template read<kPlanes>(b, one, slot, column + 8 * j, 0, S::B::factor_of_row(one, words, column + 8 * j, p.at));
+            nans |= (one & 0x80808080u) != 0 ? 1 << j : 0;
         }
     }
 }
 
+// memory: A's tiles, then the rings.
 template <class Spec, class Work, class Epilogue>
-__device__ __forceinline__ void multiply_thin(unsigned char* slots, const Work& work, Epilogue& epilogue) {
+__device__ __forceinline__ void multiply_thin(unsigned char* memory, const Work& work, Epilogue& epilogue) {
     using S = ThinShape<Spec>;
-    const u32 base = ptx::shared_address(slots);
+    const u32 tiles = ptx::shared_address(memory), rings = tiles + 2 * S::kTileBytes;
     const int warp = threadIdx.x / 32;
-    int slot = 0, words = 0;
-    ThinFeeder<Spec, Work, Epilogue::kPads> feeder(work, base);
+    ThinPlace<Spec> place;
+    u32 tile = tiles;
+    ThinFeeder<Spec, Work, Epilogue::kPads> feeder(work, rings);
     for (int i = 0; i < Spec::kStages - 1; i++) {
-        feeder.issue();
+        feeder.issue(i);
     }
     ThinCursor cursor{static_cast<int>(blockIdx.x), 0};
     typename Work::Tile t;
     for (ThinCursor next = cursor; work.template take<Epilogue::kPads>(next, t); next = cursor) {
         epilogue.begin(t, 0, warp);
-        ThinNaNs nans{0, 0};
+        u32 nans = 0;
         Accumulators<Spec::kWarpM> acc;
 #pragma unroll
         for (int i = 0; i < Spec::kWarpM / 16; i++) {
@@ -377,26 +438,34 @@ __device__ __forceinline__ void multiply_thin(unsigned char* slots, const Work& 
             }
         }
         const auto multiply = [&](auto pieces) {
-            int at = 0;
+            constexpr int kPieces = decltype(pieces)::value;
+            ptx::cp_async_wait<Spec::kStages - 2>();
+            __syncthreads();  // the first block has arrived for all threads, and all have done with the tile before
+            decode_thin<Spec, 16 * kPieces>(tile, rings, place);
 #pragma unroll 1
             for (int left = t.depth; left > 0; left -= S::kBlock) {
-                ptx::cp_async_wait<Spec::kStages - 2>();
-                __syncthreads();  // the block has arrived for all threads, and all have done with the one before it
-                feeder.issue();
-                multiply_thin_block<Spec, decltype(pieces)::value>(acc, nans, base + slot * S::kSlotBytes, base + Spec::kStages * S::kSlotBytes + words * S::kWordBytes, at);
-                slot = slot == Spec::kStages - 1 ? 0 : slot + 1;
-                at = at == S::kPeriod - 1 ? 0 : at + 1;
-                if (at == 0 || left <= S::kBlock) {
-                    words = words == Spec::kStages - 1 ? 0 : words + 1;
+                const bool last = left <= S::kBlock;
+                ptx::cp_async_wait<Spec::kStages - 3>();
+                __syncthreads();  // the next block has arrived, A's tile of this one is whole, and all have done with the one before
+                feeder.issue(place.slot == 0 ? Spec::kStages - 1 : place.slot - 1);
+                const ThinPlace<Spec> here = place;
+                const u32 a = tile;
+                place.advance(last);
+                tile = 2 * tiles + S::kTileBytes - tile;  // the other one
+                if (!last) {
+                    decode_thin<Spec, 16 * kPieces>(tile, rings, place);
                 }
+                multiply_thin_block<Spec, kPieces>(acc, nans, a, rings, here);
             }
         };
-        if (t.rows > 16) {
+        if (Spec::kWarpM > 32 && t.rows > 32) {
+            multiply(Int<Spec::kWarpM / 16>{});
+        } else if (t.rows > 16) {
             multiply(Int<2>{});
-        } else {
+        } else if (t.rows > 0) {
             multiply(Int<1>{});
         }
-        nans.put<Spec::kWarpM>(acc);
+        put_nans<Spec::kWarpM>(acc, nans);
         work.template take<Epilogue::kPads>(cursor, t);  // again: meanwhile it would take registers
         epilogue(t, 0, warp, acc);
     }
