@@ -195,9 +195,12 @@ func (x scaledCall) launches(name string, p scaledProduct, s productSize, params
 	if flags > 0 || x.amax != nil {
 		launches = append(launches, zeros(flag, flags, x.amax))
 	}
-	first, _ := s.decodedBytes(p.K)
-	args := join(ptr(x.a), b, ptr(x.sfa), sfb, flag, ptr(x.offsets), ptr(x.counts), x.rows, rest)
+	product := func(p scaledProduct, a, b, sfa, sfb graph.Pointer) {
+		args := join(a, b, sfa, sfb, flag, ptr(x.offsets), ptr(x.counts), x.rows, rest)
+		launches = append(launches, p.launch(c.GPU, name, params(p), p.work(m), args...))
+	}
 	if s.decoded {
+		first, _ := s.decodedBytes(p.K)
 		at := int(x.w.scaledScratchCUDA())
 		da, db := scratchAt(c, at), scratchAt(c, at+int(first))
 		e := decodeParams{extremeParams: extremeParams{Codes: p.CodesB, E: experts, Rows: m, Cols: p.K, Kind: 1, Align: p.Align}, Format: p.Format, Vec: p.Vec, Extremes: flags > 0}
@@ -207,29 +210,35 @@ func (x scaledCall) launches(name string, p scaledProduct, s productSize, params
 		launches = append(launches, e.launch(c.GPU, experts*tiles(p.N, 128)*tiles(p.K, 128), db, b, sfb, groups))
 		plain := p
 		plain.scaledConsts, plain.Ptrs = p.decoded(flags > 0), false
-		launches = append(launches, p.launch(c.GPU, name, params(plain), p.work(m), join(da, db, ptr(nil), ptr(nil), flag, ptr(x.offsets), ptr(x.counts), x.rows, rest)...))
-	} else if flags > 0 {
-		e := extremeParams{Codes: p.CodesB, E: experts, Cols: p.K, Align: p.Align}
-		if x.sfa != nil {
-			e.Kind = 1
-			launches = append(launches, e.launch(c.GPU, m, ptr(x.a), ptr(x.sfa), ptr(x.offsets), ptr(x.counts), rowsOf(x.a), rowsOf(nil), flag, int32(m)))
+		product(plain, da, db, ptr(nil), ptr(nil))
+	} else {
+		if flags > 0 {
+			launches = append(launches, x.extremes(p, b, sfb, flag)...)
+			p.When = unlessExtreme
 		}
-		e.Rows, e.Kind, e.Ptrs = p.N, 0, p.Ptrs
-		if p.NMajor {
-			e.Rows, e.Cols = p.K, p.N
-		}
-		launches = append(launches, e.launch(c.GPU, experts*e.Rows, b, sfb, ptr(nil), ptr(nil), rowsOf(nil), rowsOf(nil), flag, int32(0)))
-		p.When = unlessExtreme
-	}
-	if !s.decoded {
-		launches = append(launches, p.launch(c.GPU, name, params(p), p.work(m), args...))
+		product(p, ptr(x.a), b, ptr(x.sfa), sfb)
 	}
 	if flags > 0 {
 		p.When, p.OperandType, s.dt = ifExtreme, "float", dtype.Float32
 		p.Blocks, p.SharedBytes = 1, p.sharedBytes(0, s)
-		launches = append(launches, p.launch(c.GPU, name, params(p), p.work(m), args...))
+		product(p, ptr(x.a), b, ptr(x.sfa), sfb)
 	}
 	return launches
+}
+
+// extremes describes the search for factors that bf16 does not reach, in A where it has any, and in B.
+func (x scaledCall) extremes(p scaledProduct, b, sfb, flag graph.Pointer) (launches []graph.Launch) {
+	m, d := x.a.Shape[0], x.c.GPU
+	e := extremeParams{Codes: p.CodesB, E: p.E, Cols: p.K, Align: p.Align}
+	if x.sfa != nil {
+		e.Kind = 1
+		launches = append(launches, e.launch(d, m, ptr(x.a), ptr(x.sfa), ptr(x.offsets), ptr(x.counts), rowsOf(x.a), rowsOf(nil), flag, int32(m)))
+	}
+	e.Rows, e.Kind, e.Ptrs = p.N, 0, p.Ptrs
+	if p.NMajor {
+		e.Rows, e.Cols = p.K, p.N
+	}
+	return append(launches, e.launch(d, p.E*e.Rows, b, sfb, ptr(nil), ptr(nil), rowsOf(nil), rowsOf(nil), flag, int32(0)))
 }
 
 // zeros returns the launch that clears the flag, if there is one, and amax.
@@ -246,24 +255,23 @@ const extremePiece = 4096
 
 // extremeParams are the constants of scaled_extremes.cuh.
 type extremeParams struct {
-	Codes                     string
-	E, Rows, Cols, Kind       int
-	Ptrs, TokensInner, Ragged bool
-	Align                     int
+	Codes               string
+	E, Rows, Cols, Kind int
+	Ptrs                bool
+	Align               int
 }
 
-// launch describes the search over so many rows of factors in all, a word each where Cols is 0.
+// launch describes the search over so many rows of factors in all.
 func (p extremeParams) launch(d graph.GPU, rows int, args ...any) graph.Launch {
-	words := rows * max(1, tiles(p.Cols, 128))
-	return launchOf("scaled_extremes", "scaled_extremes.cuh", p, strided(d, words, extremePiece, 8), blockThreads, args...)
+	return launchOf("scaled_extremes", "scaled_extremes.cuh", p, strided(d, rows*tiles(p.Cols, 128), extremePiece, 8), blockThreads, args...)
 }
 
 // decodeParams are the constants of scaled_decode.cuh.
 type decodeParams struct {
 	extremeParams
-	Format   string
-	Vec      int
-	Extremes bool
+	Format                        string
+	Vec                           int
+	TokensInner, Ragged, Extremes bool
 }
 
 // launch describes the decoding of so many parts of 128 by 128 codes at most.

@@ -45,33 +45,47 @@ func (o wgrad) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 	p := struct {
 		groupProduct
 		Unit int
-	}{groupProduct{
-		OperandType: typeOf(a), E: offsets.Shape[0], M: hidden, N: inter, RowsInnerA: !o.AMajorM, RowsInnerB: o.BMajorK,
-		VectorA: true, VectorB: true, Ragged: o.Ragged, Accumulate: o.Accumulate, Ptrs: o.Ptrs || o.Discrete > 0,
-		HasAlpha: alpha != nil, BiasType: "float", OutType: elemType(o.DType),
-	}, 1}
+	}{o.product(offsets.Shape[0], hidden, inter, typeOf(a), alpha), 1}
 	if p.RowsInnerA || p.RowsInnerB {
 		p.Unit = 128 / a.DType.Bits()
 	}
 	if err := p.choose(o.Launch, c.GPU, a.DType); err != nil {
 		return nil, err
 	}
+	out, launches := o.output(c, wgInto)
+	rowsA, rowsB := o.rows(a, b)
+	return append(launches, p.launch(c.GPU, "wgrad", p, p.work(),
+		ptr(a), ptr(b), ptr(offsets), ptr(c.In[wgCounts]), rowsA, rowsB, ptr(alpha), out, int32(tokens))), nil
+}
+
+// output returns the argument of the gradients, and the launches that must come before; they are operands from into on where
+// they are updated or given by address.
+func (o wgrad) output(c *graph.KernelCall, into int) (graph.Pointer, []graph.Launch) {
 	outs := c.Out
 	if o.Accumulate || o.Ptrs {
-		outs = c.In[wgInto:]
+		outs = c.In[into:]
 	}
-	out, launches := ptr(outs[0]), []graph.Launch(nil)
 	if o.Discrete > 0 {
-		out, launches = scratchAt(c, 0), gatherPointers(c, outs)
+		return scratchAt(c, 0), gatherPointers(c, outs)
 	}
-	// Rows in use bound the tokens only of an operand whose rows are tokens.
-	rowsA, rowsB := graph.Count{}, graph.Count{}
+	return ptr(outs[0]), nil
+}
+
+// rows returns the rows in use, which bound the tokens only of an operand whose rows are tokens.
+func (o wgrad) rows(a, b *graph.Tensor) (rowsA, rowsB graph.Count) {
 	if o.AMajorM {
 		rowsA = rowsOf(a)
 	}
 	if !o.BMajorK {
 		rowsB = rowsOf(b)
 	}
-	return append(launches, p.launch(c.GPU, "wgrad", p, p.work(),
-		ptr(a), ptr(b), ptr(offsets), ptr(c.In[wgCounts]), rowsA, rowsB, ptr(alpha), out, int32(tokens))), nil
+	return rowsA, rowsB
+}
+
+// product returns the constants that do not depend on what the operands hold.
+func (o wgrad) product(experts, hidden, inter int, operand string, alpha *graph.Tensor) groupProduct {
+	return groupProduct{
+		OperandType: operand, E: experts, M: hidden, N: inter, RowsInnerA: !o.AMajorM, RowsInnerB: o.BMajorK, VectorA: true, VectorB: true,
+		Ragged: o.Ragged, Accumulate: o.Accumulate, Ptrs: o.Ptrs || o.Discrete > 0, HasAlpha: alpha != nil, BiasType: "float", OutType: elemType(o.DType),
+	}
 }

@@ -33,32 +33,15 @@ func (o scaledWGrad) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 		inter = b.Shape[0]
 	}
 	s := productSize{dt: dtype.BFloat16, groups: offsets.Shape[0], m: hidden, n: inter, codes: codeBits{a: f.Values().Bits(), b: f.Values().Bits()}, decoded: true}
-	p := scaledGroupProduct{groupProduct{
-		OperandType: "bf16", E: s.groups, M: hidden, N: inter, RowsInnerA: !w.AMajorM, RowsInnerB: w.BMajorK, VectorA: true, VectorB: true,
-		Ragged: w.Ragged, Accumulate: w.Accumulate, Ptrs: w.Ptrs || w.Discrete > 0, HasAlpha: alpha != nil, BiasType: "float", OutType: elemType(w.DType),
-	}, scaledConsts{
+	p := scaledGroupProduct{w.product(s.groups, hidden, inter, "bf16", alpha), scaledConsts{
 		AType: "float", CodesA: cudaCodes(f.Values()), CodesB: cudaCodes(f.Values()), Format: cudaFactors(f.Factor()), Vec: f.Vec(), Align: w.Align,
 		HasGlobalA: c.In[scaledWGGlobalA] != nil, HasGlobalB: c.In[scaledWGGlobalB] != nil,
 	}}
 	if p.productTile, err = chooseTile(w.Launch, c.GPU, s); err != nil {
 		return nil, err
 	}
-	outs := c.Out
-	if w.Accumulate || w.Ptrs {
-		outs = c.In[scaledWGInto:]
-	}
-	out, launches := ptr(outs[0]), []graph.Launch(nil)
-	if w.Discrete > 0 {
-		out, launches = scratchAt(c, 0), gatherPointers(c, outs)
-	}
-	// Rows in use bound the tokens only of an operand whose rows are tokens.
-	rowsA, rowsB := graph.Count{}, graph.Count{}
-	if w.AMajorM {
-		rowsA = rowsOf(a)
-	}
-	if !w.BMajorK {
-		rowsB = rowsOf(b)
-	}
+	out, launches := w.output(c, scaledWGInto)
+	rowsA, rowsB := w.rows(a, b)
 	flag := ptr(nil)
 	if f.extremes() {
 		flag = scratchAt(c, int(pointerBytes(w.Discrete)))
@@ -72,7 +55,7 @@ func (o scaledWGrad) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 		inner bool
 		out   graph.Pointer
 	}{{hidden, p.RowsInnerA, da}, {inter, p.RowsInnerB, db}} {
-		d := decodeParams{extremeParams{Codes: p.CodesA, E: p.E, Rows: x.rows, Kind: 2, TokensInner: x.inner, Ragged: w.Ragged, Align: w.Align}, p.Format, p.Vec, f.extremes()}
+		d := decodeParams{extremeParams{Codes: p.CodesA, E: p.E, Rows: x.rows, Kind: 2, Align: w.Align}, p.Format, p.Vec, x.inner, w.Ragged, f.extremes()}
 		launches = append(launches, d.launch(c.GPU, tiles(x.rows, 128)*tiles(tokens, 128), x.out, ptr(c.In[wgA+i]), ptr(c.In[scaledWGSFA+i]), ptr(offsets), ptr(c.In[wgCounts]),
 			rowsA, rowsB, flag, int32(tokens)))
 	}

@@ -104,6 +104,12 @@ __device__ __forceinline__ void decode_nibbles(u32 (&out)[4], u32 word) {
     }
 }
 
+// Group g's piece of bytes bytes, or with kPtrs what its address points at.
+template <bool kPtrs>
+__device__ __forceinline__ const unsigned char* group_piece(const void* all, int g, i64 bytes) {
+    return kPtrs ? reinterpret_cast<const unsigned char*>(static_cast<const u64*>(all)[g]) : static_cast<const unsigned char*>(all) + g * bytes;
+}
+
 // The place of the factors of row r in a matrix whose rows have blocks words: bytes from its first factor on to the word of
 // columns [0,4); the next word is 512 bytes on.
 __device__ __forceinline__ i64 factor_row(int r, int blocks) {

@@ -9,6 +9,20 @@ __device__ __forceinline__ void mma_16816(f16, float (&d)[4], const u32 (&a)[4],
 template <int kRows>
 using Accumulators = float[kRows / 16][8][4];
 
+template <int kRows>
+__device__ __forceinline__ void clear(Accumulators<kRows>& acc) {
+#pragma unroll
+    for (int i = 0; i < kRows / 16; i++) {
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                acc[i][j][c] = 0;
+            }
+        }
+    }
+}
+
 template <class T, int kRows, Major kMajorA, Major kMajorB>
 struct WarpProduct {
     static constexpr bool kFragments = true;  // a step works on registers alone

@@ -133,16 +133,7 @@ __device__ __forceinline__ void multiply_tiles(unsigned char* slots, const Work&
         const bool idle = warp_m * Spec::kWarpM >= tile.rows;
         epilogue.begin(tile, warp_m, warp_n);
         Accumulators<Spec::kWarpM> acc;
-#pragma unroll
-        for (int i = 0; i < Spec::kWarpM / 16; i++) {
-#pragma unroll
-            for (int j = 0; j < 8; j++) {
-#pragma unroll
-                for (int c = 0; c < 4; c++) {
-                    acc[i][j][c] = 0;
-                }
-            }
-        }
+        clear<Spec::kWarpM>(acc);
         if constexpr (Warp::kFragments) {
             if (idle) {
                 for (int block = 0; block < blocks; block++) {

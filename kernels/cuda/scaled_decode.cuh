@@ -7,8 +7,10 @@
 // block takes tiles of 128 lines by 128 neighbours, grid-stride, whose factors go through shared memory; a thread takes 8 codes of
 // every 16th line, so that a warp writes whole sectors.
 //
-// Params: Codes, Format, Vec; E; Rows, Cols, of a matrix of codes whose factors run along Cols; Kind, Ptrs, TokensInner, Ragged and
-// Align: scaled_extremes.cuh; Extremes: whether there can be any.
+// Params: Codes, Format, Vec; E; Rows, Cols, of a matrix of codes whose factors run along Cols; Kind: 0, E
+// matrices (weights), one after the other or (Ptrs) where E addresses say; 1, one matrix whose rows are those of groups, Rows of them
+// at most; 2, one whose Cols are the tokens of groups: TokensInner, they are contiguous, else rows of Rows codes; Ragged, group after
+// group. Align, of which offsets are kept multiples; Extremes: whether there can be any.
 #include "decode.cuh"
 #include "tile.cuh"
 
@@ -59,8 +61,8 @@ struct Parts {
             if (groups.real[g] == groups.begin(g)) {
                 return p;
             }
-            c = P::Ptrs ? reinterpret_cast<const unsigned char*>(static_cast<const u64*>(codes)[g]) : c + g * (kMatrix * kBits / 8);
-            f = P::Ptrs ? reinterpret_cast<const unsigned char*>(static_cast<const u64*>(factors)[g]) : f + g * kFactors;
+            c = group_piece<P::Ptrs>(codes, g, kMatrix * kBits / 8);
+            f = group_piece<P::Ptrs>(factors, g, kFactors);
             place(p, c, out + g * kMatrix, static_cast<i64>(r * kSide) * P::Cols + k * kSide, P::Cols);
             row_part(p, f, r, k, min_of(kSide, P::Rows - r * kSide));
         } else {

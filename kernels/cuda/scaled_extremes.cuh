@@ -2,29 +2,28 @@
 //
 //   *extreme = 1 if there is one (else it stays)
 //
-// Only what a product reads counts: real rows, or real tokens, so that what padding holds decides nothing. Thread blocks take
+// Only what a product reads counts: real rows, so that what padding holds decides nothing. Thread blocks take
 // pieces of a matrix of words of four factors, a grid apart; codes are read beside small factors alone.
 //
 // Params: Codes; E; Rows, Cols of a matrix of codes whose factors run along Cols; Kind: 0, E matrices (weights), one after the
-// other or (Ptrs) where E addresses say; 1, one matrix whose rows are those of groups, Rows of them at most; 2, one whose Cols
-// are the tokens of groups: TokensInner, they are contiguous, else rows of Rows codes; Ragged, group after group. Align, of
-// which offsets are kept multiples.
+// other or (Ptrs) where E addresses say; 1, one matrix whose rows are those of groups, Rows of them at most. Align, of which offsets
+// are kept multiples.
 #include "decode.cuh"
 #include "tile.cuh"
 
 struct Matrix {
     const unsigned char* codes;
     const unsigned char* factors;
-    i64 row, col;    // codes between neighbours along an axis
-    int rows, cols;  // that count
-    int words;       // of a row of factors
+    int rows;  // that count
 };
+
+constexpr int kWords = ceil_div(Params::Cols, 128);  // of a row of factors
 
 // Whether code (r, c) and the 31 after it, as far as the matrix goes, hold one that is not zero.
 __device__ __forceinline__ bool any_code(const Matrix& m, int r, int c) {
     u32 any = 0;
-    for (int i = c; i < min_of(c + 32, m.cols); i++) {
-        any |= m.codes[r * m.row + i * m.col];
+    for (int i = c; i < min_of(c + 32, Params::Cols); i++) {
+        any |= m.codes[static_cast<i64>(r) * Params::Cols + i];
     }
     return (any & 0x7f) != 0;
 }
@@ -41,7 +40,7 @@ constexpr int kLoads = 4, kPiece = 256 * 4 * kLoads;
 template <class Counts>
 __device__ __forceinline__ bool search(const Matrix& m, i64 piece, Counts counts) {
     constexpr u32 kLeast = CodeFormat<Params::Codes>::kLeastFactor;
-    const i64 all = static_cast<i64>(ceil_div(m.rows, 128)) * m.words * 128, first = piece * kPiece + threadIdx.x * 4;
+    const i64 all = static_cast<i64>(ceil_div(m.rows, 128)) * kWords * 128, first = piece * kPiece + threadIdx.x * 4;
     Vec16 fours[kLoads];
 #pragma unroll
     for (int n = 0; n < kLoads; n++) {
@@ -61,10 +60,10 @@ __device__ __forceinline__ bool search(const Matrix& m, i64 piece, Counts counts
             }
             const i64 i = first + n * 1024;
             const int block = static_cast<int>(i / 128), word = static_cast<int>(i % 128) + w;
-            const int r = block / m.words * 128 + word / 4 + word % 4 * 32, c = block % m.words * 128;
+            const int r = block / kWords * 128 + word / 4 + word % 4 * 32, c = block % kWords * 128;
 #pragma unroll 1
             for (int k = 0; k < 4; k++) {
-                found = found || ((four >> 8 * k & 0xff) < kLeast && r < m.rows && c + 32 * k < m.cols && counts(r) && any_code(m, r, c + 32 * k));
+                found = found || ((four >> 8 * k & 0xff) < kLeast && r < m.rows && c + 32 * k < Params::Cols && counts(r) && any_code(m, r, c + 32 * k));
             }
         }
     }
@@ -72,7 +71,7 @@ __device__ __forceinline__ bool search(const Matrix& m, i64 piece, Counts counts
 }
 
 __device__ __forceinline__ i64 pieces(const Matrix& m) {
-    return (static_cast<i64>(ceil_div(m.rows, 128)) * m.words * 128 + kPiece - 1) / kPiece;
+    return (static_cast<i64>(ceil_div(m.rows, 128)) * kWords * 128 + kPiece - 1) / kPiece;
 }
 
 extern "C" __global__ void __launch_bounds__(256)
@@ -80,53 +79,20 @@ extern "C" __global__ void __launch_bounds__(256)
                     int capacity) {
     using P = Params;
     __shared__ Groups<P::E> groups;
-    constexpr int kWords = ceil_div(P::Cols, 128);
     bool found = false;
     if constexpr (P::Kind == 0) {
         constexpr i64 kCodes = static_cast<i64>(P::Rows) * P::Cols, kFactors = static_cast<i64>(ceil_div(P::Rows, 128)) * kWords * 512;
         constexpr int kPieces = static_cast<int>((kFactors / 4 + kPiece - 1) / kPiece);
         for (i64 i = blockIdx.x; i < static_cast<i64>(P::E) * kPieces && !found; i += gridDim.x) {
             const int g = static_cast<int>(i / kPieces);
-            const unsigned char* c = P::Ptrs ? reinterpret_cast<const unsigned char*>(static_cast<const u64*>(codes)[g])
-                                             : static_cast<const unsigned char*>(codes) + g * kCodes;
-            const unsigned char* f = P::Ptrs ? reinterpret_cast<const unsigned char*>(static_cast<const u64*>(factors)[g])
-                                             : static_cast<const unsigned char*>(factors) + g * kFactors;
-            found = search({c, f, P::Cols, 1, P::Rows, P::Cols, kWords}, i % kPieces, [](int) { return true; });
+            const Matrix m{group_piece<P::Ptrs>(codes, g, kCodes), group_piece<P::Ptrs>(factors, g, kFactors), P::Rows};
+            found = search(m, i % kPieces, [](int) { return true; });
         }
     } else {
-        groups.template read<1>(offsets, counts, rows_in_use(capacity, rows_a, rows_b), P::Align);
-        const unsigned char* c = static_cast<const unsigned char*>(codes);
-        const unsigned char* f = static_cast<const unsigned char*>(factors);
-        if constexpr (P::Kind == 1) {
-            const Matrix m{c, f, P::Cols, 1, groups.end[P::E - 1], P::Cols, kWords};
-            for (i64 i = blockIdx.x; i < pieces(m) && !found; i += gridDim.x) {
-                found = search(m, i, [&](int r) {
-                    int g = 0;
-                    for (int high = P::E - 1; g < high;) {  // the first group that ends after r
-                        const int mid = (g + high) / 2;
-                        if (groups.end[mid] > r) {
-                            high = mid;
-                        } else {
-                            g = mid + 1;
-                        }
-                    }
-                    return r < groups.real[g];
-                });
-            }
-        } else {
-            i64 before = 0;  // pieces of the groups before
-            for (int g = 0; g < P::E && !found; g++) {
-                const i64 begin = groups.begin(g), tokens = groups.end[g] - begin;
-                const i64 at = !P::TokensInner || P::Ragged ? begin * P::Rows : begin;
-                const Matrix m{c + at, f + static_cast<i64>(ceil_div(P::Rows, 128)) * (begin / 128) * 512, !P::TokensInner ? 1 : P::Ragged ? tokens : capacity,
-                               P::TokensInner ? 1 : P::Rows, P::Rows, groups.real[g] - static_cast<int>(begin), static_cast<int>(tokens / 128)};
-                const i64 n = pieces(m);
-                i64 i = (blockIdx.x - before % gridDim.x + gridDim.x) % gridDim.x;
-                for (; i < n && !found; i += gridDim.x) {
-                    found = search(m, i, [](int) { return true; });
-                }
-                before += n;
-            }
+        groups.template read<128>(offsets, counts, rows_in_use(capacity, rows_a, rows_b), P::Align);
+        const Matrix m{static_cast<const unsigned char*>(codes), static_cast<const unsigned char*>(factors), groups.end[P::E - 1]};
+        for (i64 i = blockIdx.x; i < pieces(m) && !found; i += gridDim.x) {
+            found = search(m, i, [&](int r) { return r < groups.real[groups.find(r / 128)]; });
         }
     }
     if (found) {

@@ -17,9 +17,8 @@ template <class P>
 struct ScaledGroupSpec {
     using T = typename P::OperandType;
     static constexpr int kTileM = P::TileM, kTileN = P::TileN, kWarpM = P::WarpM, kStages = P::Stages;
-    static constexpr bool kTailed = true;
 
-    template <int kTile, int kWidth, bool kInner>
+    template <int kTile, bool kInner>
     struct Operand {
         static constexpr CodeKind kCodes = P::CodesA;
         static constexpr FactorKind kFactors = P::Format;
@@ -27,11 +26,10 @@ struct ScaledGroupSpec {
         static constexpr bool kAlongOuter = false;
         static constexpr int kRows = kTile;
         static constexpr Major kMajor = kInner ? kReduction : kOuter;
-        static constexpr i64 kLd = kInner ? 0 : kWidth, kUpRow = 0;
-        static constexpr bool kFull = kWidth % kTile == 0;
+        static constexpr i64 kUpRow = 0;
     };
-    using A = Operand<kTileM, P::M, P::RowsInnerA>;
-    using B = Operand<kTileN, P::N, P::RowsInnerB>;
+    using A = Operand<kTileM, P::RowsInnerA>;
+    using B = Operand<kTileN, P::RowsInnerB>;
 };
 
 template <class P>

@@ -114,16 +114,7 @@ __device__ __forceinline__ void multiply_scaled(unsigned char* tiles, unsigned c
         const bool idle = warp_m * Spec::kWarpM >= t.rows;
         epilogue.begin(t, warp_m, warp_n);
         Accumulators<Spec::kWarpM> acc;
-#pragma unroll
-        for (int i = 0; i < Spec::kWarpM / 16; i++) {
-#pragma unroll
-            for (int j = 0; j < 8; j++) {
-#pragma unroll
-                for (int c = 0; c < 4; c++) {
-                    acc[i][j][c] = 0;
-                }
-            }
-        }
+        clear<Spec::kWarpM>(acc);
         if (idle) {
             for (int block = 0; block < blocks; block++) {
                 const bool half = block + 1 < blocks && block % 2 == 0;
@@ -171,16 +162,7 @@ __device__ __forceinline__ void multiply_floats(unsigned char* slots, const Work
         const typename Work::Tile t = work.tile(index);
         epilogue.begin(t, warp_m, warp_n);
         Accumulators<Spec::kWarpM> acc;
-#pragma unroll
-        for (int i = 0; i < Spec::kWarpM / 16; i++) {
-#pragma unroll
-            for (int j = 0; j < 8; j++) {
-#pragma unroll
-                for (int c = 0; c < 4; c++) {
-                    acc[i][j][c] = 0;
-                }
-            }
-        }
+        clear<Spec::kWarpM>(acc);
         for (int first = 0; first < t.depth; first += Base::kBlock) {
             __syncthreads();
             gather<typename Spec::A, Base::kThreads>(base, work.a(t), first, t.depth);

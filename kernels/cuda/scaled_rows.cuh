@@ -95,14 +95,8 @@ struct ScaledRowWork {
     __device__ __forceinline__ CodeSource b(const Tile& t) const {
         constexpr i64 kBytes = static_cast<i64>(P::N) * P::K * kBits / 8, kFactorBytes = static_cast<i64>(ceil_div(kRowsB, 128)) * kWordsB * 512;
         const int row = P::UpRow != 0 ? t.col / 2 : t.col;
-        return {piece(right, t.group, kBytes) + (P::NMajor ? row : static_cast<i64>(row) * P::K) * kBits / 8, P::NMajor ? P::N : P::K, P::N - t.col,
-                piece(right_factors, t.group, kFactorBytes), row, kWordsB};
-    }
-
-private:
-    // Group g's piece of bytes bytes, or what its address points at.
-    static __device__ __forceinline__ const unsigned char* piece(const void* all, int g, i64 bytes) {
-        return P::Ptrs ? reinterpret_cast<const unsigned char*>(static_cast<const u64*>(all)[g]) : static_cast<const unsigned char*>(all) + g * bytes;
+        return {group_piece<P::Ptrs>(right, t.group, kBytes) + (P::NMajor ? row : static_cast<i64>(row) * P::K) * kBits / 8, P::NMajor ? P::N : P::K, P::N - t.col,
+                group_piece<P::Ptrs>(right_factors, t.group, kFactorBytes), row, kWordsB};
     }
 };
 

@@ -427,16 +427,7 @@ __device__ __forceinline__ void multiply_thin(unsigned char* memory, const Work&
         epilogue.begin(t, 0, warp);
         u32 nans = 0;
         Accumulators<Spec::kWarpM> acc;
-#pragma unroll
-        for (int i = 0; i < Spec::kWarpM / 16; i++) {
-#pragma unroll
-            for (int j = 0; j < 8; j++) {
-#pragma unroll
-                for (int c = 0; c < 4; c++) {
-                    acc[i][j][c] = 0;
-                }
-            }
-        }
+        clear<Spec::kWarpM>(acc);
         const auto multiply = [&](auto pieces) {
             constexpr int kPieces = decltype(pieces)::value;
             ptx::cp_async_wait<Spec::kStages - 2>();
