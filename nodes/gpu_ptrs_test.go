@@ -25,11 +25,15 @@ func TestGPU_ScaledPtrs(t *testing.T) {
 	if err := cuda.Available(); err != nil {
 		t.Skipf("no GPU: %v", err)
 	}
-	check := func(err error) {
+	fail := func(t *testing.T, err error) {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
+	}
+	check := func(err error) {
+		t.Helper()
+		fail(t, err)
 	}
 	runtime.LockOSThread() // of the memory below
 	defer runtime.UnlockOSThread()
@@ -64,6 +68,10 @@ func TestGPU_ScaledPtrs(t *testing.T) {
 	}
 	for _, m := range []int{256, 2048} {
 		t.Run(fmt.Sprint(m), func(t *testing.T) {
+			check := func(err error) {
+				t.Helper()
+				fail(t, err)
+			}
 			dev, err := graph.Open("cuda:0")
 			check(err)
 			var grads []uint64
@@ -72,26 +80,28 @@ func TestGPU_ScaledPtrs(t *testing.T) {
 			}
 			inputs := map[*graph.Value]any{}
 			var dense, byAddress, wgrad *graph.Value
-			exec, err := graph.Alone(dev, nil, graph.Options{}, func(g *graph.Graph) {
-				in := func(name string, dt dtype.DType, data any, dims ...int) *graph.Value {
-					v := g.Input(name, dt, dims...)
-					inputs[v] = data
-					return v
-				}
-				bytesIn := func(name string, dt dtype.DType, data []byte) *graph.Value { return in(name, dt, data, len(data)) }
-				a, sfa := in("a", dtype.E4M3, random(m*k), m, k), bytesIn("sfa", dtype.E8M0, ones(m, k/32))
-				offsets, counts := in("offsets", dtype.Int32, []int32{128, 256}, experts), in("counts", dtype.Int32, []int32{70, 9}, experts)
-				o := nodes.GroupedGEMM{A: a, PaddedOffsets: offsets, Counts: counts, Alignment: 128, Scales: nodes.Scales{SFA: sfa}}
-				o.B = nodes.Weights{Dense: in("b", dtype.E4M3, weights, experts, n, k), SF: bytesIn("sfb", dtype.E8M0, slices.Repeat(sf, experts))}
-				dense = g.Output("dense", o.ApplyScaled().D)
-				o.B = nodes.Weights{Ptrs: in("b_ptrs", dtype.Uint64, codes, experts), SFPtrs: in("sfb_ptrs", dtype.Uint64, factors, experts), N: n, DType: dtype.E4M3}
-				byAddress = g.Output("by address", o.ApplyScaled().D)
-				sft := bytesIn("sft", dtype.E8M0, ones(k, m/32))
-				w := nodes.WGrad{A: a, B: a, SFA: sft, SFB: sft, SFVec: 32, Offsets: offsets, Counts: counts, AMajorM: true, Alignment: 128}
-				wgrad = g.Output("wgrad", w.Apply()[0])
-				w.Ptrs = in("wgrad_ptrs", dtype.Uint64, grads, experts)
-				w.Apply()
-			})
+			g := graph.New("pointers")
+			in := func(name string, dt dtype.DType, data any, dims ...int) *graph.Value {
+				v := g.Input(name, dt, dims...)
+				inputs[v] = data
+				return v
+			}
+			bytesIn := func(name string, dt dtype.DType, data []byte) *graph.Value { return in(name, dt, data, len(data)) }
+			a, sfa := in("a", dtype.E4M3, random(m*k), m, k), bytesIn("sfa", dtype.E8M0, ones(m, k/32))
+			offsets, counts := in("offsets", dtype.Int32, []int32{128, 256}, experts), in("counts", dtype.Int32, []int32{70, 9}, experts)
+			o := nodes.GroupedGEMM{A: a, PaddedOffsets: offsets, Counts: counts, Alignment: 128, Scales: nodes.Scales{SFA: sfa}}
+			o.B = nodes.Weights{Dense: in("b", dtype.E4M3, weights, experts, n, k), SF: bytesIn("sfb", dtype.E8M0, slices.Repeat(sf, experts))}
+			dense = g.Output("dense", o.ApplyScaled().D)
+			o.B = nodes.Weights{Ptrs: in("b_ptrs", dtype.Uint64, codes, experts), SFPtrs: in("sfb_ptrs", dtype.Uint64, factors, experts), N: n, DType: dtype.E4M3}
+			byAddress = g.Output("by address", o.ApplyScaled().D)
+			sft := bytesIn("sft", dtype.E8M0, ones(k, m/32))
+			w := nodes.WGrad{A: a, B: a, SFA: sft, SFB: sft, SFVec: 32, Offsets: offsets, Counts: counts, AMajorM: true, Alignment: 128}
+			wgrad = g.Output("wgrad", w.Apply()[0])
+			w.Ptrs = in("wgrad_ptrs", dtype.Uint64, grads, experts)
+			w.Apply()
+			prog, err := g.Compile(dev, graph.Options{})
+			check(err)
+			exec, err := prog.Exec(nil)
 			check(err)
 			defer exec.Close()
 			for v, x := range inputs {

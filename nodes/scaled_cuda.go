@@ -14,7 +14,8 @@ import (
 // decoded in memory, so that a model with such experts takes no more of it.
 //
 // What bf16 cannot hold is looked for first, which takes a pass over the factors; a flag in the node's scratch then
-// makes a kernel of floats, decoded one by one, do the work instead. Both are launched, and one of them returns at once.
+// makes a kernel of floats, decoded one by one, do the work instead. Both are launched, and one of them returns at once. The
+// kernel for few rows looks for it on the way, and makes the tiles again that have it.
 
 // scaledProduct are the constants of scaled_rows.cuh.
 type scaledProduct struct {
@@ -189,7 +190,7 @@ func (x scaledCall) launches(name string, p scaledProduct, s productSize, params
 		launches = append(gatherPointers(c, x.b), gatherPointersAt(c, at, x.sfb)...)
 	}
 	flags, experts, m := 0, x.offsets.Shape[0], x.a.Shape[0]
-	if x.f.extremes() && s.dt != dtype.Float32 {
+	if x.f.extremes() && s.dt != dtype.Float32 && !s.thin { // the thin kernel looks by itself
 		flag, flags = scratchAt(c, int(x.w.scaledPointers())), 1
 	}
 	if flags > 0 || x.amax != nil {

@@ -164,6 +164,63 @@ func TestEmulate_GroupedGEMMQuant(t *testing.T) {
 	}
 }
 
+// TestEmulate_ThinExtremes: the tiles of the thin kernel with factors of the weights that it does not multiply by, those of zero
+// codes and of others, NaN and Inf; neighbours have none of it.
+func TestEmulate_ThinExtremes(t *testing.T) {
+	e := newEmulator(t)
+	for _, f := range []BlockFormat{MXFP8, MXFP8E5M2, MXFP4, MXFP4Vec16, NVFP4} {
+		t.Run(f.String(), func(t *testing.T) {
+			m := newEmulation(43)
+			m.rows = true
+			const n, k = 264, 320
+			experts := len(thinGroups.offsets)
+			offsets, counts := m.groups(thinGroups, true)
+			a := m.codes("a", f.Values(), thinGroups.m, k)
+			sfa := m.factors("sfa", f, thinGroups.m, k, 1, m.near(f))
+			cols, at := dtype.FactorCols(k, f.Vec()), 0
+			near := m.near(f)
+			w, b := m.scaledWeights("dense", f, experts, n, k, func() byte {
+				expert, row, col := at/(n*cols), at/cols%n, at%cols
+				at++
+				switch {
+				case f.Factor() == dtype.E4M3:
+					if expert == 1 && row == 9 && col == 3 {
+						return 0xff
+					}
+					return near()
+				case row%7 == 3 && col == 1: // codes of zero
+					return []byte{0, 1, 34, 41}[row/7%4]
+				case expert == 2 && row == 17:
+					return 20
+				case expert == 3 || expert == 5 && row == 260 && col == cols-1:
+					return 200
+				case expert == 6 && row == 8 && col == 0:
+					return 0xff
+				}
+				return near()
+			})
+			codes := m.data[b[0]]
+			perByte := 8 / f.Values().Bits()
+			for r := 3; r < experts*n; r++ {
+				if r%n%7 == 3 {
+					for i := f.Vec(); i < 2*f.Vec(); i++ {
+						codes[(r*k+i)/perByte] = byte(r % 2 * 0x88 & (0x80 | 0x08*(perByte-1)))
+					}
+				}
+			}
+			if f.Values() != dtype.E2M1 {
+				codes[(7*n+70)*k+5], m.data[a][(128*4+3)*k+9] = 0x7f, 0xff
+				if f == MXFP8E5M2 {
+					codes[(4*n+1)*k] = 0xfc
+				}
+			}
+			op := scaledGEMM{Weights: w, Align: 128, D: dtype.BFloat16}
+			op.Scaled.Vec = f.Vec()
+			m.run(t, e, op, append([]*graph.Value{a, offsets, counts, nil, nil, nil, sfa, nil, nil, nil}, b...)...)
+		})
+	}
+}
+
 // TestEmulate_ScaledExtremes: factors at the ends of their format, NaN codes and NaN factors.
 func TestEmulate_ScaledExtremes(t *testing.T) {
 	e := newEmulator(t)

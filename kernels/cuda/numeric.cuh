@@ -166,7 +166,7 @@ __device__ __forceinline__ void add_scaled(float (&v)[8], const float (&x)[8], f
     }
 }
 
-__device__ __forceinline__ int min_of(int a, int b) { return a < b ? a : b; }
-__device__ __forceinline__ int max_of(int a, int b) { return a > b ? a : b; }
+__host__ __device__ constexpr int min_of(int a, int b) { return a < b ? a : b; }
+__host__ __device__ constexpr int max_of(int a, int b) { return a > b ? a : b; }
 __device__ __forceinline__ int clamp_of(int x, int low, int high) { return min_of(max_of(x, low), high); }
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }

@@ -6,7 +6,8 @@
 // piece, of A as of B, so that both meet in the same order of the reduction whatever the order of decoded pairs, and all
 // codes of a lane share their factor. A word of four factors lasts for kPeriod blocks; it lies in a ring of its own.
 //
-// A tile of bf16 is planes of four decoded pairs, 16 bytes, of each row and q: a lane's fragments of a row.
+// A's tile of bf16 is units of 16 bytes, fragments as mma.sync takes them: unit (step, piece, lane) has two decoded pairs of
+// row g and of row g+8 of the piece's 16.
 //
 // Thread blocks take units, a group's columns [TileN c, TileN (c+1)), a grid apart: all of its row tiles one after the other, so
 // that equal groups are equal work, and weights that several row tiles read are read from memory once.
@@ -14,12 +15,12 @@
 #include "epilogue.cuh"
 #include "scaled_operand.cuh"
 
-// NaN codes and NaN factors make all of a row or a column NaN, whatever they meet; they are counted beside the decoding, and
-// made up for once a tile. Only e5m2, which has Inf, is put right on the way.
+// Codes that are NaN or Inf, and factors that leave bf16's range, are only looked for on the way. A tile that has any is made
+// again, element by element, in float (exact_tile).
 //
-// Spec: that of scaled_pipeline.cuh, of one operand. kBlock: codes of a block. kFolded: a code's two multiplications (decode.cuh)
-// are one, with factors that are kFold, a bf16, times as large; without, kFold, unless 0, is only that.
-template <class Spec, int kThreads, bool kTailed, bool kFolded = false, u32 kFold = 0>
+// Spec: that of scaled_pipeline.cuh, of one operand. kBlock: codes of a block. kUp: what is decoded is 2^kUp times as large, as
+// the other operand is as much smaller. kFolded: a code's two multiplications (decode.cuh) are one, so that the factor's range is less.
+template <class Spec, int kThreads, bool kTailed, int kUp = 0, bool kFolded = false>
 struct ThinCodes {
     using Format = CodeFormat<Spec::kCodes>;
     static constexpr int kBits = Format::kBits, kChunk = Format::kChunk, kBlock = 2 * kChunk;
@@ -27,7 +28,16 @@ struct ThinCodes {
     static constexpr int kSlotBytes = Spec::kRows * 32, kWordBytes = Spec::kRows * 4;
     static constexpr int kPeriod = 4 * Spec::kVec / kBlock;
     static constexpr int kPairs = 64 / kBits / 2;  // that a lane has of a row
-    static constexpr bool kInf = Spec::kCodes == kE5M2;
+    static constexpr bool kPowers = Spec::kFactors == kE8M0Factors;
+    static constexpr u32 kMagnitudes = kBits == 8 ? 0x7f7f7f7fu : 0x77777777u;
+    // The exponents of the least code that is not zero and of the largest, and what a folded factor is larger by.
+    static constexpr int kLow = Spec::kCodes == kE4M3 ? -9 : Spec::kCodes == kE5M2 ? -16 : -1;
+    static constexpr int kHigh = Spec::kCodes == kE4M3 ? 8 : Spec::kCodes == kE5M2 ? 15 : 2;
+    static constexpr int kRaised = kUp + (kFolded ? 127 - Format::kBias : 0);
+    // The e8m0 factors from kLeast to kMost give normal numbers, and values that are multiples of 2^-133 and below 2^128.
+    static constexpr int kLeast = kPowers ? max_of(0, max_of(1 - kRaised, -6 - kLow - kUp)) : 0;
+    static constexpr int kMost = min_of(254 - kRaised, 254 - kHigh - kUp);
+    static_assert(!kPowers || (kLeast < 128 && kMost >= 128), "any_outside looks at bits 7 first");
     static_assert(Spec::kMajor == kReduction && !Spec::kAlongOuter && kStride % 64 == 0 && kPeriod >= 1, "rows of the reduction");
 
     // Thread i's rows i and i+kThreads: tiles begin at a multiple of 128 rows, so that words of rows 128 apart are so as well.
@@ -87,66 +97,79 @@ struct ThinCodes {
         }
     }
 
-    // The factor of this lane's codes of row `row`, in both halves; at: of the block among those of its word. Bits 7 of special's
-    // bytes are set where the factor is NaN.
-    static __device__ __forceinline__ u32 factor_of_row(u32& special, u32 words, int row, int at) {
-        const u32 four = ptx::ld_shared4(words + row * 4);
-        const int block = at * (kBlock / Spec::kVec) + threadIdx.x % 4 * (kBlock / 4) / Spec::kVec;
-        u32 factor;
-        if constexpr (kBits == 8) {
-            // Factor 0 is left 0 here: its codes are zeros, or another kernel runs (scaled_pipeline.cuh).
-            factor = ptx::pick_bytes(four, 0, 0x4040 + 0x0101 * block) << 7;
-            special |= (factor + 0x00800080u) & 0x80008000u;
-        } else if constexpr (Spec::kFactors == kE4M3Factors) {
-            const u32 codes = ptx::pick_bytes(four, 0, 0x0404 + 0x1010 * block);
-            factor = byte_pair<kE4M3>(codes);
-            special |= specials<kE4M3>(codes);
-        } else {
-            factor = factor_pair<Spec::kFactors>(four >> 8 * block & 0xff);
-        }
-        return kFold == 0 ? factor : ptx::mul_bf16x2(factor, kFold * 0x00010001u);
+    // Whether one of four factors is beyond kMost, or NaN.
+    static __device__ __forceinline__ u32 any_large(u32 four) {
+        return (kPowers ? ((four & 0x7f7f7f7fu) + (0xff - kMost) * 0x01010101u) & four : specials<kE4M3>(four)) & 0x80808080u;
+    }
+    // Whether one is below kLeast.
+    static __device__ __forceinline__ u32 any_small(u32 four) {
+        return kLeast == 0 ? 0 : ~(((four | 0x80808080u) - kLeast * 0x01010101u) | four) & 0x80808080u;
     }
 
-    // kCount planes of this lane's codes of row `row` from plane `plane` on. Special as above, of codes that are NaN and whose
-    // values are not.
-    template <int kCount>
-    static __device__ __forceinline__ void read(u32 (&out)[4 * kCount], u32& special, u32 slot, int row, int plane, u32 factor) {
-        constexpr int kCodeWords = kCount * kBits / 4;
-        u32 w[kCodeWords];
-        if constexpr (kCodeWords == 2) {
-            ptx::ld_shared8(w, slot + row * 32 + threadIdx.x % 4 * 8);
+    // The word of factors of row `row`.
+    static __device__ __forceinline__ u32 factors_of_row(u32 words, int row) { return ptx::ld_shared4(words + row * 4); }
+    // Which of them is this lane's; at: of the block among those of its word.
+    static __device__ __forceinline__ int factor_index(int at) { return at * (kBlock / Spec::kVec) + threadIdx.x % 4 * (kBlock / 4) / Spec::kVec; }
+
+    // The factor of this lane's codes, in both halves, as they are multiplied by it.
+    static __device__ __forceinline__ u32 factor_of_row(u32 words, int row, int at) {
+        const u32 four = factors_of_row(words, row);
+        if constexpr (kPowers) {
+            return ptx::pick_bytes(four, 0, 0x4040 + 0x0101 * factor_index(at)) * 128 + kRaised * 0x00800080;
+        }
+        constexpr u32 kBy = static_cast<u32>(127 + kRaised) << 7;
+        return ptx::mul_bf16x2(byte_pair<kE4M3>(ptx::pick_bytes(four, 0, 0x0404 + 0x1010 * factor_index(at))), kBy * 0x00010001u);
+    }
+
+    // Decodes this lane's codes of row `row` from word kFirst of its two on. top is what see makes of them.
+    template <int kFirst, int kCount>
+    static __device__ __forceinline__ void read(u32 (&out)[kPairs / 2 * kCount], u32& top, u32 slot, int row, u32 factor) {
+        u32 w[2];
+        const u32 from = slot + row * 32 + threadIdx.x % 4 * 8;
+        if constexpr (kCount == 2) {
+            ptx::ld_shared8(w, from);
         } else {
-            w[0] = ptx::ld_shared4(slot + row * 32 + threadIdx.x % 4 * 8 + plane * 4);
+            w[0] = ptx::ld_shared4(from + kFirst * 4);
         }
 #pragma unroll
-        for (int i = 0; i < kCodeWords; i++) {
+        for (int i = 0; i < kCount; i++) {
             if constexpr (kBits == 8) {
                 out[2 * i] = byte_bits<Spec::kCodes>(w[i] << 8);
                 out[2 * i + 1] = byte_bits<Spec::kCodes>(w[i]);
-                special |= kInf ? 0 : specials<Spec::kCodes>(w[i]);
+                see(top, out[2 * i]);
+                see(top, out[2 * i + 1]);
             } else {
                 repeat<0, 4>([&](auto k) { out[4 * i + decltype(k)::value] = nibble_bits<decltype(k)::value>(w[i]); });
             }
         }
 #pragma unroll
-        for (int i = 0; i < 4 * kCount; i++) {
+        for (int i = 0; i < kPairs / 2 * kCount; i++) {
             out[i] = ptx::mul_bf16x2(kFolded ? out[i] : restored<Spec::kCodes>(out[i]), factor);
-        }
-        if constexpr (kInf) {
-            if (((specials<Spec::kCodes>(w[0]) | specials<Spec::kCodes>(w[1])) & 0x80808080u) != 0) {
-                restore(out, w);
-            }
         }
     }
 
+    // Whether this lane has a code that is not zero in row `row` of a block.
+    static __device__ __forceinline__ bool any_code(u32 slot, int row) {
+        u32 w[2];
+        ptx::ld_shared8(w, slot + row * 32 + threadIdx.x % 4 * 8);
+        return ((w[0] | w[1]) & kMagnitudes) != 0;
+    }
+
+    // Whether top has seen NaN or Inf.
+    static __device__ __forceinline__ bool any_special(u32 top) {
+        return kBits == 8 && ((kMaxima ? (top & 0x7fff7fffu) + kBelow : top) & 0x80008000u) != 0;
+    }
+
 private:
-    // Puts Inf and NaN where codes are.
-    static __device__ __forceinline__ void restore(u32 (&out)[kPairs], const u32 (&w)[2]) {
-#pragma unroll
-        for (int i = 0; i < kPairs; i++) {
-            const u32 codes = i % 2 == 0 ? w[i / 2] << 8 : w[i / 2];
-            const u32 where = (specials<Spec::kCodes>(codes) >> 15 & 0x00010001u) * 0xffff;
-            out[i] = (out[i] & ~where) | (((codes & 0x80008000u) | 0x7f807f80u | (codes >> 3 & 0x00600060u)) & where);
+    static constexpr bool kMaxima = ptx::kArch >= 860;  // has maxima of magnitudes
+    // What takes the moved bits of NaN and Inf to bit 15, and none below.
+    static constexpr u32 kBelow = (0x8000 - (Spec::kCodes == kE4M3 ? 0x7f << 4 : 0x7c << 5)) * 0x00010001u;
+
+    static __device__ __forceinline__ void see(u32& top, u32 pair) {
+        if constexpr (kMaxima) {
+            top = ptx::max_abs_bf16x2(top, pair);
+        } else {
+            top |= (pair & 0x7fff7fffu) + kBelow;
         }
     }
 };
@@ -182,18 +205,24 @@ struct ThinPlain {
     __device__ __forceinline__ void issue_factors(u32, int) const {}
     __device__ __forceinline__ void advance(bool) { from += kLine; }
 
-    static __device__ __forceinline__ u32 factor_of_row(u32&, u32, int, int) { return 0; }
+    static __device__ __forceinline__ u32 factor_of_row(u32, int, int) { return 0; }
+    static __device__ __forceinline__ u32 factors_of_row(u32, int) { return 0; }
+    static __device__ __forceinline__ u32 any_large(u32) { return 0; }
+    static __device__ __forceinline__ bool any_special(u32) { return false; }
 
-    template <int kCount>
-    static __device__ __forceinline__ void read(u32 (&out)[4 * kCount], u32&, u32 slot, int row, int plane, u32) {
-        constexpr int kApart = Codes::kBits == 8 ? 2 : 4;  // of the codes of a decoded pair
-        static_assert(kCount == 1, "a chunk is a plane");
-        u32 w[4];
-        ptx::ld_shared16(w, slot + place(row, threadIdx.x % 4 * (kPairs / 4) + plane));
+    template <int kFirst, int kCount>
+    static __device__ __forceinline__ void read(u32 (&out)[kPairs / 2], u32&, u32 slot, int row, u32) {
+        static_assert(kCount == 1, "as much as goes with a word of codes");
+        constexpr int kWords = kPairs / 2, kApart = Codes::kBits == 8 ? 2 : 4;  // of the elements; the elements between those of a pair
+        u32 w[kWords];
+        if constexpr (kWords == 2) {
+            ptx::ld_shared8(w, slot + place(row, threadIdx.x % 4) + kFirst * 8);
+        } else {
+            ptx::ld_shared16(w, slot + place(row, threadIdx.x % 4 * 2 + kFirst));
+        }
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            const int e = kApart == 4 ? k : k / 2 * 4 + k % 2;  // the pair's first element
-            out[k] = ptx::pick_bytes(w[e / 2], w[(e + kApart) / 2], e % 2 == 0 ? 0x5410 : 0x7632);
+        for (int k = 0; k < kWords; k++) {  // the pair's first element is k
+            out[k] = ptx::pick_bytes(w[k / 2], w[(k + kApart) / 2], k % 2 == 0 ? 0x5410 : 0x7632);
         }
     }
 };
@@ -201,13 +230,13 @@ struct ThinPlain {
 template <class Spec>
 struct ThinShape {
     static constexpr int kThreads = Shape<Spec>::kThreads;
-    // e2m1 with factors e4m3: 2^-8 of the weights' value has room for both multiplications in one, and 2^8 of A's makes up for it.
-    static constexpr bool kFolded = Spec::A::kCodes == kE2M1 && Spec::B::kFactors == kE4M3Factors;
-    static constexpr u32 kFoldA = kFolded ? (127 + 8) << 7 : 0, kFoldB = kFolded ? CodeFormat<kE2M1>::kRestore - (8 << 7) : 0;
-    using B = ThinCodes<typename Spec::B, kThreads, Spec::kThinTailed, kFolded, kFoldB>;
+    // Beside codes, B is smaller and A larger by a power that leaves room for both multiplications in one.
+    static constexpr bool kFolded = Spec::A::kCodes != kNoCodes;
+    static constexpr int kUp = !kFolded ? 0 : Spec::B::kFactors == kE4M3Factors ? 8 : 32;
+    using B = ThinCodes<typename Spec::B, kThreads, Spec::kThinTailed, -kUp, kFolded>;
     template <class A, bool kPlain>
     struct Other {
-        using Type = ThinCodes<A, kThreads, Spec::kThinTailed, false, kFoldA>;
+        using Type = ThinCodes<A, kThreads, Spec::kThinTailed, kUp>;
     };
     template <class A>
     struct Other<A, true> {
@@ -217,7 +246,7 @@ struct ThinShape {
     // A slot: A, B; then the rings of factors, A's and B's words in each.
     static constexpr int kSlotBytes = A::kSlotBytes + B::kSlotBytes, kWordBytes = A::kWordBytes + B::kWordBytes;
     static constexpr int kBlock = B::kBlock, kPeriod = B::kPeriod;
-    static constexpr int kPlaneBytes = Spec::kTileM * 64, kTileBytes = kPlaneBytes * (B::kPairs / 4);
+    static constexpr int kSteps = B::kPairs / 2, kStepBytes = Spec::kTileM * 32, kTileBytes = kSteps * kStepBytes;
     static_assert(Spec::kTileM == Spec::kWarpM && kThreads % 32 == 0, "one warp row");
     static_assert(Spec::kStages >= 3, "a block is copied while another is awaited");
 };
@@ -287,32 +316,6 @@ private:
     }
 };
 
-// Columns of a warp's piece that hold a NaN: bit j of lane 4g+q stands for what it reads of column 8j+g.
-template <int kRows>
-__device__ __forceinline__ void put_nans(Accumulators<kRows>& acc, u32 columns) {
-    const int q = threadIdx.x % 4;
-#pragma unroll
-    for (int d = 1; d < 4; d *= 2) {
-        columns |= __shfl_xor_sync(0xffffffffu, columns, d);
-    }
-    const u32 here[2] = {__shfl_sync(0xffffffffu, columns, 8 * q), __shfl_sync(0xffffffffu, columns, 8 * q + 4)};  // columns 2q, 2q+1
-    if ((here[0] | here[1]) == 0) {
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < kRows / 16; i++) {
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                if ((here[k % 2] >> j & 1) != 0) {
-                    acc[i][j][k] = __uint_as_float(0x7fffffffu);
-                }
-            }
-        }
-    }
-}
-
 // Where the block that is worked on is in the rings.
 template <class Spec>
 struct ThinPlace {
@@ -334,77 +337,143 @@ struct ThinPlace {
     __device__ __forceinline__ u32 words_at(u32 base) const { return base + Spec::kStages * S::kSlotBytes + words * S::kWordBytes; }
 };
 
-// Decodes the first kRows rows of A's block at place p to the tile at `to`. All threads call it.
-template <class Spec, int kRows>
-__device__ __forceinline__ void decode_thin(u32 to, u32 rings, const ThinPlace<Spec>& p) {
+// What a thread has met in a tile.
+struct ThinSeen {
+    u32 top_a = 0, top_b = 0;  // ThinCodes::read
+    u32 large = 0;             // not 0: a factor too large, or a small one of a code that is not zero
+    u32 small = 0;             // not 0: in the word at hand is a factor of B that may be too small
+};
+
+// Looks at the words of factors at place p.
+template <class Spec>
+__device__ __forceinline__ void see_factors(ThinSeen& seen, u32 rings, const ThinPlace<Spec>& p) {
     using S = ThinShape<Spec>;
-    constexpr int kStride = S::kThreads / 4;
+    seen.small = 0;
 #pragma unroll
-    for (int pass = 0; pass < ceil_div(kRows, kStride); pass++) {
-        const int row = pass * kStride + threadIdx.x / 4;
-        if (kRows % kStride != 0 && row >= kRows) {
-            return;
+    for (int i = 0; i < S::B::kWords; i++) {
+        const int row = threadIdx.x + i * S::kThreads;
+        if (Spec::kTileN % S::kThreads == 0 || row < Spec::kTileN) {
+            const u32 four = S::B::factors_of_row(p.words_at(rings) + S::A::kWordBytes, row);
+            seen.large |= S::B::any_large(four);
+            seen.small |= S::B::any_small(four);
         }
-        u32 special = 0;
-        const u32 factor = S::A::factor_of_row(special, p.words_at(rings), row, p.at);
+    }
+    if (threadIdx.x < Spec::kTileM) {
+        seen.large |= S::A::any_large(S::A::factors_of_row(p.words_at(rings), threadIdx.x));
+    }
+}
+
+// Decodes the first kPieces times 16 rows of A's block at place p to the tile at `to`. All threads call it.
+template <class Spec, int kPieces>
+__device__ __forceinline__ void decode_thin(ThinSeen& seen, u32 to, u32 rings, const ThinPlace<Spec>& p) {
+    using S = ThinShape<Spec>;
+    constexpr int kHalf = S::kSteps / 2, kUnits = kPieces * 64;  // steps of a word of codes; words of two rows
 #pragma unroll
-        for (int plane = 0; plane < S::A::kPairs / 4; plane++) {
-            u32 out[4];
-            S::A::template read<1>(out, special, p.slot_at(rings), row, plane, factor);
-            if ((special & 0x80808080u) != 0) {
-                out[0] = out[1] = out[2] = out[3] = 0x7fff7fffu;
+    for (int pass = 0; pass < ceil_div(kUnits, S::kThreads); pass++) {
+        const int unit = pass * S::kThreads + threadIdx.x, piece = unit / 64, lane = threadIdx.x % 32, row = piece * 16 + lane / 4;
+        if (kUnits % S::kThreads != 0 && unit >= kUnits) {
+            break;
+        }
+        const u32 upper = S::A::factor_of_row(p.words_at(rings), row, p.at), lower = S::A::factor_of_row(p.words_at(rings), row + 8, p.at);
+        const auto decode = [&](auto word) {
+            constexpr int kWord = decltype(word)::value;
+            u32 one[2 * kHalf], two[2 * kHalf];
+            S::A::template read<kWord, 1>(one, seen.top_a, p.slot_at(rings), row, upper);
+            S::A::template read<kWord, 1>(two, seen.top_a, p.slot_at(rings), row + 8, lower);
+#pragma unroll
+            for (int i = 0; i < kHalf; i++) {
+                const u32 fragment[4] = {one[2 * i], two[2 * i], one[2 * i + 1], two[2 * i + 1]};
+                ptx::st_shared16(to + (kWord * kHalf + i) * S::kStepBytes + piece * 512 + lane * 16, fragment);
             }
-            ptx::st_shared16(to + plane * S::kPlaneBytes + row * 64 + threadIdx.x % 4 * 16, out);
+        };
+        if (unit / 32 % 2 == 0) {
+            decode(Int<0>{});
+        } else {
+            decode(Int<1>{});
         }
     }
 }
 
-// The first kPieces times 16 rows of a tile by the block at place p: a is A's tile. Columns of NaNs are added to nans.
+// The first kPieces times 16 rows of a tile by the block at place p: a is A's tile.
 template <class Spec, int kPieces>
-__device__ __forceinline__ void multiply_thin_block(Accumulators<Spec::kWarpM>& acc, u32& nans, u32 a, u32 rings, const ThinPlace<Spec>& p) {
+__device__ __forceinline__ void multiply_thin_block(Accumulators<Spec::kWarpM>& acc, ThinSeen& seen, u32 a, u32 rings, const ThinPlace<Spec>& p) {
     using S = ThinShape<Spec>;
-    constexpr int kPlanes = S::B::kPairs / 4, kCount = kPieces > 2 ? 1 : kPlanes;  // at once, as registers allow
+    constexpr int kCount = S::B::kBits == 4 && kPieces > 2 ? 1 : 2;  // words of codes at once, as registers allow
+    constexpr int kSteps = S::kSteps / 2 * kCount;
     const int column = threadIdx.x / 32 * 64 + threadIdx.x % 32 / 4;
     const u32 slot = p.slot_at(rings) + S::A::kSlotBytes, words = p.words_at(rings) + S::A::kWordBytes;
-    u32 factors[4], special = 0;  // of columns 2i and 2i+1
+    u32 factors[4];  // of columns 2i and 2i+1
+    repeat<0, 2 / kCount>([&](auto number) {
+        constexpr int kFirst = decltype(number)::value;
+        u32 left[kSteps][kPieces][4];
 #pragma unroll
-    for (int first = 0; first < kPlanes; first += kCount) {
-        u32 left[2 * kPieces][kCount][4];
+        for (int step = 0; step < kSteps; step++) {
 #pragma unroll
-        for (int i = 0; i < 2 * kPieces; i++) {
-#pragma unroll
-            for (int plane = 0; plane < kCount; plane++) {
-                ptx::ld_shared16(left[i][plane], a + (first + plane) * S::kPlaneBytes + i * 512 + threadIdx.x % 32 * 16);
+            for (int i = 0; i < kPieces; i++) {
+                ptx::ld_shared16(left[step][i], a + (kFirst * kSteps + step) * S::kStepBytes + i * 512 + threadIdx.x % 32 * 16);
             }
         }
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            u32 factor, b[4 * kCount];
-            if (first == 0) {
-                factor = S::B::factor_of_row(special, words, column + 8 * j, p.at);
+            u32 factor, b[2 * kSteps];
+            if constexpr (kFirst == 0) {
+                factor = S::B::factor_of_row(words, column + 8 * j, p.at);
                 factors[j / 2] = j % 2 == 0 ? factor : ptx::pick_bytes(factors[j / 2], factor, 0x5410);
             } else {
                 factor = ptx::pick_bytes(factors[j / 2], 0, j % 2 == 0 ? 0x1010 : 0x3232);
             }
-            S::B::template read<kCount>(b, special, slot, column + 8 * j, first, factor);
+            S::B::template read<kFirst, kCount>(b, seen.top_b, slot, column + 8 * j, factor);
 #pragma unroll
-            for (int step = 0; step < 2 * kCount; step++) {
+            for (int step = 0; step < kSteps; step++) {
 #pragma unroll
                 for (int i = 0; i < kPieces; i++) {
-                    const u32 (&upper)[4] = left[2 * i][step / 2], (&lower)[4] = left[2 * i + 1][step / 2];
-                    const int at = step % 2 * 2;
-                    const u32 piece[4] = {upper[at], lower[at], upper[at + 1], lower[at + 1]};
-                    ptx::mma_bf16(acc[i][j], piece, b[2 * step], b[2 * step + 1]);
+                    ptx::mma_bf16(acc[i][j], left[step][i], b[2 * step], b[2 * step + 1]);
                 }
             }
         }
-    }
-    if ((special & 0x80808080u) != 0) {
+    });
+}
+
+// Looks for codes beside factors that are too small for them, in the warp's columns of the block at place p.
+template <class Spec>
+__device__ __forceinline__ void see_small(ThinSeen& seen, u32 rings, const ThinPlace<Spec>& p) {
+    using S = ThinShape<Spec>;
+    const u32 slot = p.slot_at(rings) + S::A::kSlotBytes, words = p.words_at(rings) + S::A::kWordBytes;
 #pragma unroll 1
-        for (int j = 0; j < 8; j++) {  // which, again
-            u32 b[S::B::kPairs], one = 0;
-            S::B::template read<kPlanes>(b, one, slot, column + 8 * j, 0, S::B::factor_of_row(one, words, column + 8 * j, p.at));
-            nans |= (one & 0x80808080u) != 0 ? 1 << j : 0;
+    for (int j = 0; j < 8; j++) {
+        const int column = threadIdx.x / 32 * 64 + threadIdx.x % 32 / 4 + 8 * j;
+        const u32 factor = S::B::factors_of_row(words, column) >> 8 * S::B::factor_index(p.at) & 0xff;
+        seen.large |= static_cast<int>(factor) < S::B::kLeast && S::B::any_code(slot, column);
+    }
+}
+
+// A tile's accumulators again, each by itself, whatever its codes and factors are.
+template <class Spec, class SourceA, class SourceB>
+__device__ __forceinline__ void exact_tile(Accumulators<Spec::kWarpM>& acc, const SourceA& a, const SourceB& b, int depth) {
+    const int row = threadIdx.x % 32 / 4, column = threadIdx.x / 32 * 64 + threadIdx.x % 4 * 2;
+#pragma unroll 1
+    for (int at = 0; at < Spec::kWarpM / 2; at++) {  // acc[at / 8][at % 8]
+        const int r = at / 8 * 16 + row, c = at % 8 * 8 + column;
+        float sum[4] = {};
+#pragma unroll 1
+        for (int k = 0; k < depth; k++) {
+            float left[2], right[2];
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                left[i] = r + 8 * i < a.extent ? element<typename Spec::A>(a, r + 8 * i, k) : 0;
+                right[i] = c + i < b.extent ? element<typename Spec::B>(b, c + i, k) : 0;
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                sum[i] = __fmaf_rn(left[i / 2], right[i % 2], sum[i]);  // a product alone could overflow
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < Spec::kWarpM / 2; i++) {
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                acc[i / 8][i % 8][k] = i == at ? sum[k] : acc[i / 8][i % 8][k];
+            }
         }
     }
 }
@@ -425,28 +494,40 @@ __device__ __forceinline__ void multiply_thin(unsigned char* memory, const Work&
     typename Work::Tile t;
     for (ThinCursor next = cursor; work.template take<Epilogue::kPads>(next, t); next = cursor) {
         epilogue.begin(t, 0, warp);
-        u32 nans = 0;
+        ThinSeen seen;
         Accumulators<Spec::kWarpM> acc;
         clear<Spec::kWarpM>(acc);
         const auto multiply = [&](auto pieces) {
             constexpr int kPieces = decltype(pieces)::value;
+            const auto prepare = [&] {
+                if (S::kPeriod == 1 || place.at == 0) {
+                    see_factors<Spec>(seen, rings, place);
+                }
+                decode_thin<Spec, kPieces>(seen, tile, rings, place);
+            };
             ptx::cp_async_wait<Spec::kStages - 2>();
             __syncthreads();  // the first block has arrived for all threads, and all have done with the tile before
-            decode_thin<Spec, 16 * kPieces>(tile, rings, place);
+            prepare();
 #pragma unroll 1
             for (int left = t.depth; left > 0; left -= S::kBlock) {
                 const bool last = left <= S::kBlock;
                 ptx::cp_async_wait<Spec::kStages - 3>();
-                __syncthreads();  // the next block has arrived, A's tile of this one is whole, and all have done with the one before
+                // The next block has arrived, A's tile of this one is whole, and all have done with the one before.
+                const bool small = S::B::kLeast != 0 ? __syncthreads_or(seen.small) : (__syncthreads(), false);
                 feeder.issue(place.slot == 0 ? Spec::kStages - 1 : place.slot - 1);
                 const ThinPlace<Spec> here = place;
                 const u32 a = tile;
                 place.advance(last);
                 tile = 2 * tiles + S::kTileBytes - tile;  // the other one
                 if (!last) {
-                    decode_thin<Spec, 16 * kPieces>(tile, rings, place);
+                    prepare();
                 }
-                multiply_thin_block<Spec, kPieces>(acc, nans, a, rings, here);
+                multiply_thin_block<Spec, kPieces>(acc, seen, a, rings, here);
+                if constexpr (S::B::kLeast != 0) {
+                    if (small) {
+                        see_small<Spec>(seen, rings, here);
+                    }
+                }
             }
         };
         if (Spec::kWarpM > 32 && t.rows > 32) {
@@ -456,7 +537,9 @@ __device__ __forceinline__ void multiply_thin(unsigned char* memory, const Work&
         } else if (t.rows > 0) {
             multiply(Int<1>{});
         }
-        put_nans<Spec::kWarpM>(acc, nans);
+        if (__syncthreads_or(seen.large != 0 || S::A::any_special(seen.top_a) || S::B::any_special(seen.top_b))) {
+            exact_tile<Spec>(acc, work.a(t), work.b(t), t.depth);
+        }
         work.template take<Epilogue::kPads>(cursor, t);  // again: meanwhile it would take registers
         epilogue(t, 0, warp, acc);
     }

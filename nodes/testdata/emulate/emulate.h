@@ -58,6 +58,7 @@ struct Thread {
     int lane = 0, warp = 0;
     bool done = false;
     std::deque<std::vector<Copy>> groups;  // of asynchronous copies, the open one last
+    bool vote = false;  // brought to a barrier
 };
 
 struct Warp {
@@ -253,6 +254,14 @@ void run(void (*kernel)(A...), const char* name, Index grid, Index dim, unsigned
 #define blockDim (emulate::machine.dim)
 
 inline void __syncthreads() { emulate::meet(emulate::machine.all); }
+inline int __syncthreads_or(int v) {
+    emulate::machine.current->vote = v != 0;
+    __syncthreads();
+    int any = 0;
+    for (const emulate::Thread& t : emulate::machine.threads) any |= t.vote;
+    __syncthreads();
+    return any;
+}
 inline void __syncwarp(unsigned = ~0u) { emulate::meet_warp(); }
 template <class T>
 T __shfl_sync(unsigned, T v, int from) { return emulate::exchange(v, [&](auto at) { return at(from); }); }
