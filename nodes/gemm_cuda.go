@@ -70,7 +70,7 @@ func (t productTile) ringBytes(stages int, s productSize) int {
 	case s.dt == dtype.Float32: // decoded element by element
 		return tile
 	case s.thin:
-		return s.thinTilesBytes(t.TileM) + stages*s.thinSlotBytes(t.TileM, t.TileN)
+		return thinTilesBytes(t.TileM) + stages*s.thinSlotBytes(t.TileM, t.TileN)
 	}
 	codes := t.TileN * scaledDepth * s.codes.b / 8
 	factors := t.TileN * 4 // a word for each row
@@ -87,6 +87,7 @@ type productSize struct {
 	m, n    int  // of the outputs
 	perRows bool // the groups share m rows, else each has an (m,n)
 	codes   codeBits
+	vec     int  // codes that share a factor
 	thin    bool // the kernel for few rows (thin_cuda.go)
 	decoded bool // codes are decoded first, and the product is the plain one (scaled_cuda.go)
 }

@@ -104,7 +104,7 @@ type scaledShape struct {
 // size describes the product to chooseTile.
 func (x scaledShape) size() productSize {
 	bits := x.f.Values().Bits()
-	s := productSize{dt: dtype.BFloat16, groups: x.experts, m: x.m, n: x.n, perRows: true, codes: codeBits{a: bits, b: bits, alongOuter: x.w.NMajor}}
+	s := productSize{dt: dtype.BFloat16, groups: x.experts, m: x.m, n: x.n, perRows: true, codes: codeBits{a: bits, b: bits, alongOuter: x.w.NMajor}, vec: x.f.Vec()}
 	if x.plain != dtype.Invalid {
 		s.codes.a = 0
 		if x.plain != dtype.BFloat16 {

@@ -12,12 +12,12 @@ const (
 	// thinRows is the most rows of an expert, on average, with which the thin kernel is taken. How many there will be, only
 	// the device knows; of the room for them half of what groups are padded to is taken to be padding.
 	thinRows = 192
-	// thinLine is what a block takes of each row of codes, in bytes.
-	thinLine = 32
+	// thinLine is what a block takes of each row of codes, in bytes; a slot of the ring has thinWide blocks.
+	thinLine, thinWide = 32, 2
 	// thinBlocks are the thread blocks of a multiprocessor, thinTileM the most rows of a tile; dGLU's epilogue takes more registers.
 	thinBlocks, thinTileM, thinDGLUTileM = 2, 64, 32
 	// thinStages are the most slots of its ring, thinLeast the fewest.
-	thinStages, thinLeast = 8, 3
+	thinStages, thinLeast = 4, 3
 )
 
 // thinTile returns the tile of the thin kernel for a product, false where another has to work.
@@ -43,13 +43,15 @@ func thinTile(x scaledShape, d graph.GPU, s productSize) (productTile, bool) {
 	return productTile{}, false
 }
 
-// thinTilesBytes is what A's decoded blocks take, two of thinLine bytes of codes a row (ThinShape).
-func (s productSize) thinTilesBytes(tileM int) int { return 2 * tileM * thinLine * 16 / s.codes.b }
+// thinTilesBytes is what A's decoded codes take, two steps of 64 of them a row (ThinShape).
+func thinTilesBytes(tileM int) int { return 2 * tileM * 64 * 2 }
 
-// thinSlotBytes is what a slot takes, with the words of factors that go with it (ThinShape).
+// thinSlotBytes is what a slot takes, with the words of factors that go with it, of 128 rows each (ThinShape).
 func (s productSize) thinSlotBytes(tileM, tileN int) int {
+	words := max(1, thinWide*thinLine*8/s.codes.b/(4*s.vec))
+	n := thinWide*thinLine*tileN + words*tiles(tileN, 128)*512
 	if s.codes.a == 0 {
-		return tileM*thinLine*16/s.codes.b + tileN*(thinLine+4)
+		return n + thinWide*thinLine*tileM*16/s.codes.b
 	}
-	return (tileM + tileN) * (thinLine + 4)
+	return n + thinWide*thinLine*tileM + words*tiles(tileM, 128)*512
 }

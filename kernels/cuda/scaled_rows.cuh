@@ -19,7 +19,7 @@ struct ScaledRowSpec {
     using T = typename P::OperandType;
     static constexpr int kTileM = P::TileM, kTileN = P::TileN, kWarpM = P::WarpM, kStages = P::Stages;
     static constexpr bool kTailed = P::K % Depth<T>::kBlock != 0;
-    static constexpr bool kThinTailed = P::K % (256 / CodeFormat<P::CodesB>::kBits) != 0;
+    static constexpr bool kThinTailed = P::K % (kThinWide * 256 / CodeFormat<P::CodesB>::kBits) != 0;
     struct A {
         using T = typename P::AType;
         static constexpr CodeKind kCodes = P::CodesA;
@@ -62,6 +62,8 @@ struct ScaledRowWork {
 
     __device__ __forceinline__ int tiles() const { return rows.tiles(); }
     __device__ __forceinline__ Tile tile(int index) const { return rows.tile(index); }
+    // Those of the product from a tile's first on.
+    __device__ __forceinline__ int columns(const Tile& t) const { return P::N - t.col; }
 
     // The next of this thread block's tiles: those of a unit (scaled_thin.cuh), then of the unit a grid on. kPads: the last tile
     // with real rows, or the first, has all of the padding that follows.

@@ -1,12 +1,14 @@
 // The main loop of products over few rows, where copying the weights is all the work: scaled_pipeline.cuh for one warp row of
 // 32 or 64 rows. The weights' codes go from the ring to registers, and each is decoded once, by the warp that multiplies it.
-// A's are decoded by all threads, a block ahead, to one of two tiles of bf16, for all warps.
+// A's are decoded by all threads, a step ahead, to one of two tiles of bf16, for all warps.
 //
 // A block is 32 bytes of codes of each row: 32 codes of 8 bits, 64 of 4. Lane 4g+q reads bytes [8q, 8q+8) of row g of a
 // piece, of A as of B, so that both meet in the same order of the reduction whatever the order of decoded pairs, and all
-// codes of a lane share their factor. A word of four factors lasts for kPeriod blocks; it lies in a ring of its own.
+// codes of a lane share their factor. A slot of the ring has kThinWide blocks and the words of four factors that they need, so that
+// more of a row is copied at once; threads meet once a step, which is kStep of its blocks. Rows change the places of their 16
+// bytes so that lanes of different rows meet no bank twice.
 //
-// A's tile of bf16 is units of 16 bytes, fragments as mma.sync takes them: unit (step, piece, lane) has two decoded pairs of
+// A's tile of bf16 is units of 16 bytes, fragments as mma.sync takes them: unit (block, part, piece, lane) has two decoded pairs of
 // row g and of row g+8 of the piece's 16.
 //
 // Thread blocks take units, a group's columns [TileN c, TileN (c+1)), a grid apart: all of its row tiles one after the other, so
@@ -14,6 +16,8 @@
 #pragma once
 #include "epilogue.cuh"
 #include "scaled_operand.cuh"
+
+constexpr int kThinWide = 2;
 
 // Codes that are NaN or Inf, and factors that leave bf16's range, are only looked for on the way. A tile that has any is made
 // again, element by element, in float (exact_tile).
@@ -23,10 +27,13 @@
 template <class Spec, int kThreads, bool kTailed, int kUp = 0, bool kFolded = false>
 struct ThinCodes {
     using Format = CodeFormat<Spec::kCodes>;
-    static constexpr int kBits = Format::kBits, kChunk = Format::kChunk, kBlock = 2 * kChunk;
-    static constexpr int kStride = kThreads / 2, kPasses = ceil_div(Spec::kRows, kStride), kWords = ceil_div(Spec::kRows, kThreads);
-    static constexpr int kSlotBytes = Spec::kRows * 32, kWordBytes = Spec::kRows * 4;
-    static constexpr int kPeriod = 4 * Spec::kVec / kBlock;
+    static constexpr int kBits = Format::kBits, kChunk = Format::kChunk, kBlock = 2 * kChunk, kDeep = kThinWide * kBlock;
+    static constexpr int kChunks = 2 * kThinWide, kRowBytes = 16 * kChunks;  // of a row in a slot
+    static constexpr int kStride = kThreads / kChunks, kPasses = ceil_div(Spec::kRows, kStride);
+    static constexpr int kSlotBytes = Spec::kRows * kRowBytes;
+    // Words of factors in a slot, or slots that a word lasts for. A word of all rows is laid out as in memory: 128 rows after the other.
+    static constexpr int kWord = 4 * Spec::kVec, kWords = max_of(1, kDeep / kWord), kPhases = max_of(1, kWord / kDeep);
+    static constexpr int kSides = ceil_div(Spec::kRows, 128), kWordBytes = kSides * 512, kFactorBytes = kWords * kWordBytes;
     static constexpr int kPairs = 64 / kBits / 2;  // that a lane has of a row
     static constexpr bool kPowers = Spec::kFactors == kE8M0Factors;
     static constexpr u32 kMagnitudes = kBits == 8 ? 0x7f7f7f7fu : 0x77777777u;
@@ -38,62 +45,86 @@ struct ThinCodes {
     static constexpr int kLeast = kPowers ? max_of(0, max_of(1 - kRaised, -6 - kLow - kUp)) : 0;
     static constexpr int kMost = min_of(254 - kRaised, 254 - kHigh - kUp);
     static_assert(!kPowers || (kLeast < 128 && kMost >= 128), "any_outside looks at bits 7 first");
-    static_assert(Spec::kMajor == kReduction && !Spec::kAlongOuter && kStride % 64 == 0 && kPeriod >= 1, "rows of the reduction");
+    static_assert(Spec::kMajor == kReduction && !Spec::kAlongOuter && (kStride % 64 == 0 || 32 % kStride == 0), "rows of the reduction");
 
-    // Thread i's rows i and i+kThreads: tiles begin at a multiple of 128 rows, so that words of rows 128 apart are so as well.
-    static constexpr bool kEven = Spec::kUpRow == 0 && kThreads % 128 == 0;
-    static constexpr int kPointers = kEven ? 1 : kWords;
-    static constexpr int kBetween = kThreads / 128 * ceil_div(static_cast<int>(Spec::kLd), 4 * Spec::kVec) * 512;
+    // Whether words are copied for 128 rows at a time, those of a tile among them; without, row by row.
+    static constexpr bool kEven = Spec::kUpRow == 0 && Spec::kLd % kWord == 0;
+    static constexpr int kPieces = kWords * kSides * 32, kTurns = kEven ? ceil_div(kPieces, kThreads) : ceil_div(Spec::kRows, kThreads);
+    static constexpr int kPointers = kEven ? 1 : kTurns;
+    static_assert(!kEven || kTurns == 1 || kThreads % (32 * kSides) == 0, "whole words a turn");
 
     const unsigned char* from;
     const unsigned char* factors[kPointers];
     int extent;
 
     static __device__ __forceinline__ constexpr i64 bytes(i64 codes) { return codes * kBits / 8; }
+    // The place of 16 bytes of a row, and of a row's word.
+    static __device__ __forceinline__ int chunk_place(int row, int chunk) {
+        return (chunk ^ (kThinWide == 4 ? (row & 3) * 2 : kThinWide == 2 ? row & 2 : 0)) * 16;
+    }
+    static __device__ __forceinline__ int row_place(int row) { return row / 128 * 512 + row % 32 * 16 + row / 32 % 4 * 4; }
+    // Where the words of a tile whose first row is this begin.
+    static __device__ __forceinline__ int words_from(int first) { return kEven ? first % 128 : 0; }
 
     __device__ __forceinline__ void start(const CodeSource& s) {
-        const int row = threadIdx.x / 2;
-        from = s.codes + bytes(weight_row<Spec>(row) * Spec::kLd) + threadIdx.x % 2 * 16;
+        const int row = threadIdx.x / kChunks;
+        from = s.codes + bytes(weight_row<Spec>(row) * Spec::kLd) + threadIdx.x % kChunks * 16;
         extent = s.extent;
+        if constexpr (kEven) {
+            const int piece = threadIdx.x / 32, side = piece % kSides;
+            factors[0] = s.factors + static_cast<i64>(s.row / 128 + side) * s.words * 512 + piece / kSides * 512 + threadIdx.x % 32 * 16;
+        } else {
 #pragma unroll
-        for (int i = 0; i < kPointers; i++) {
-            factors[i] = s.factors + factor_row(s.row + static_cast<int>(weight_row<Spec>(threadIdx.x + i * kThreads)), s.words);
+            for (int i = 0; i < kPointers; i++) {
+                factors[i] = s.factors + factor_row(s.row + static_cast<int>(weight_row<Spec>(threadIdx.x + i * kThreads)), s.words);
+            }
         }
     }
 
-    // Copies the block; left: what remains of the reduction, 0 for nothing to copy.
+    // Copies the next blocks; left: what remains of the reduction, 0 for nothing to copy.
     __device__ __forceinline__ void issue(u32 slot, int left) const {
         int n = 16;
         if constexpr (kTailed) {
-            n = static_cast<int>(bytes(clamp_of(left - static_cast<int>(threadIdx.x) % 2 * kChunk, 0, kChunk) + (kBits == 4)));
+            n = static_cast<int>(bytes(clamp_of(left - static_cast<int>(threadIdx.x) % kChunks * kChunk, 0, kChunk) + (kBits == 4)));
         }
+        const u32 to = slot + threadIdx.x / kChunks * kRowBytes + chunk_place(threadIdx.x / kChunks, threadIdx.x % kChunks);
 #pragma unroll
         for (int pass = 0; pass < kPasses; pass++) {
-            const int row = threadIdx.x / 2 + pass * kStride;
+            const int row = threadIdx.x / kChunks + pass * kStride;
             const bool mine = Spec::kRows % kStride == 0 || row < Spec::kRows;
             // What does not exist becomes zero: stale codes must not look like NaNs.
-            ptx::cp_async16_zero(left > 0 && mine, slot + (pass * kThreads + threadIdx.x) * 16, from + bytes(weight_row<Spec>(pass * kStride) * Spec::kLd),
+            ptx::cp_async16_zero(left > 0 && mine, to + pass * kStride * kRowBytes, from + bytes(weight_row<Spec>(pass * kStride) * Spec::kLd),
                                  Spec::kFull || row < extent ? n : 0);
         }
     }
 
-    // Copies the words of factors of the kPeriod blocks from this one on.
+    // Copies their words of factors.
     __device__ __forceinline__ void issue_factors(u32 words, int left) const {
-        const int n = kTailed ? clamp_of(ceil_div(left, Spec::kVec), 0, 4) : 4;  // factors past the end may be NaN
 #pragma unroll
-        for (int i = 0; i < kWords; i++) {
-            const int row = threadIdx.x + i * kThreads;
-            const bool mine = Spec::kRows % kThreads == 0 || row < Spec::kRows;
-            ptx::cp_async4_zero(left > 0 && mine, words + row * 4, kEven ? factors[0] + i * kBetween : factors[i], Spec::kFull || row < extent ? n : 0);
+        for (int i = 0; i < kTurns; i++) {
+            if constexpr (kEven) {
+                const int piece = threadIdx.x / 32 + i * (kThreads / 32);
+                const bool there = (Spec::kFull || kSides == 1 || piece % kSides * 128 < extent) && (!kTailed || piece / kSides * kWord < left);
+                ptx::cp_async16_zero(left > 0 && (kPieces % kThreads == 0 || piece * 32 < kPieces), words + (i * kThreads + threadIdx.x) * 16,
+                                     factors[0] + i * (kThreads / (32 * kSides)) * 512, there ? 16 : 0);
+            } else {
+                const int row = threadIdx.x + i * kThreads;
+                const bool mine = Spec::kRows % kThreads == 0 || row < Spec::kRows;
+#pragma unroll
+                for (int w = 0; w < kWords; w++) {
+                    const int n = kTailed ? clamp_of(ceil_div(left - w * kWord, Spec::kVec), 0, 4) : 4;  // factors past the end may be NaN
+                    ptx::cp_async4_zero(left > 0 && mine, words + w * kWordBytes + row_place(row), factors[i] + w * 512, Spec::kFull || row < extent ? n : 0);
+                }
+            }
         }
     }
 
-    // last: the word of factors ends with this block.
-    __device__ __forceinline__ void advance(bool last) {
-        from += 32;
+    // phase: of the slot among those of its word.
+    __device__ __forceinline__ void advance(int phase) {
+        from += kRowBytes;
 #pragma unroll
         for (int i = 0; i < kPointers; i++) {
-            factors[i] += last ? 512 : 0;
+            factors[i] += kPhases == 1 ? kWords * 512 : phase == kPhases - 1 ? 512 : 0;
         }
     }
 
@@ -106,26 +137,29 @@ struct ThinCodes {
         return kLeast == 0 ? 0 : ~(((four | 0x80808080u) - kLeast * 0x01010101u) | four) & 0x80808080u;
     }
 
-    // The word of factors of row `row`.
-    static __device__ __forceinline__ u32 factors_of_row(u32 words, int row) { return ptx::ld_shared4(words + row * 4); }
-    // Which of them is this lane's; at: of the block among those of its word.
-    static __device__ __forceinline__ int factor_index(int at) { return at * (kBlock / Spec::kVec) + threadIdx.x % 4 * (kBlock / 4) / Spec::kVec; }
+    // Block at, among those of a slot or of the slots of a word: its word in the slot, and which of the word's factors is this lane's.
+    static __device__ __forceinline__ int word_of(int at) { return kWords == 1 ? 0 : at * kBlock / kWord; }
+    static __device__ __forceinline__ int factor_of(int at) { return at * (kBlock / Spec::kVec) % 4 + threadIdx.x % 4 * (kBlock / 4) / Spec::kVec; }
 
-    // The factor of this lane's codes, in both halves, as they are multiplied by it.
-    static __device__ __forceinline__ u32 factor_of_row(u32 words, int row, int at) {
-        const u32 four = factors_of_row(words, row);
-        if constexpr (kPowers) {
-            return ptx::pick_bytes(four, 0, 0x4040 + 0x0101 * factor_index(at)) * 128 + kRaised * 0x00800080;
-        }
-        constexpr u32 kBy = static_cast<u32>(127 + kRaised) << 7;
-        return ptx::mul_bf16x2(byte_pair<kE4M3>(ptx::pick_bytes(four, 0, 0x0404 + 0x1010 * factor_index(at))), kBy * 0x00010001u);
+    // Where a lane reads the word of row `row`, and its codes of that row in a slot.
+    static __device__ __forceinline__ u32 word_place(u32 words, int row, int at) { return words + word_of(at) * kWordBytes + row_place(row); }
+    static __device__ __forceinline__ u32 place(u32 slot, int row, int block) {
+        return slot + row * kRowBytes + chunk_place(row, block * 2 + threadIdx.x % 4 / 2) + threadIdx.x % 2 * 8;
     }
 
-    // Decodes this lane's codes of row `row` from word kFirst of its two on. top is what see makes of them.
+    // This lane's factor of a word, in both halves, as codes are multiplied by it.
+    static __device__ __forceinline__ u32 factor_of_word(u32 four, int at) {
+        if constexpr (kPowers) {
+            return ptx::pick_bytes(four, 0, 0x4040 + 0x0101 * factor_of(at)) * 128 + kRaised * 0x00800080;
+        }
+        constexpr u32 kBy = static_cast<u32>(127 + kRaised) << 7;
+        return ptx::mul_bf16x2(byte_pair<kE4M3>(ptx::pick_bytes(four, 0, 0x0404 + 0x1010 * factor_of(at))), kBy * 0x00010001u);
+    }
+
+    // Decodes this lane's codes at from, from word kFirst of its two on. top is what see makes of them.
     template <int kFirst, int kCount>
-    static __device__ __forceinline__ void read(u32 (&out)[kPairs / 2 * kCount], u32& top, u32 slot, int row, u32 factor) {
+    static __device__ __forceinline__ void read(u32 (&out)[kPairs / 2 * kCount], u32& top, u32 from, u32 factor) {
         u32 w[2];
-        const u32 from = slot + row * 32 + threadIdx.x % 4 * 8;
         if constexpr (kCount == 2) {
             ptx::ld_shared8(w, from);
         } else {
@@ -148,10 +182,10 @@ struct ThinCodes {
         }
     }
 
-    // Whether this lane has a code that is not zero in row `row` of a block.
-    static __device__ __forceinline__ bool any_code(u32 slot, int row) {
+    // Whether this lane has a code that is not zero at from.
+    static __device__ __forceinline__ bool any_code(u32 from) {
         u32 w[2];
-        ptx::ld_shared8(w, slot + row * 32 + threadIdx.x % 4 * 8);
+        ptx::ld_shared8(w, from);
         return ((w[0] | w[1]) & kMagnitudes) != 0;
     }
 
@@ -177,16 +211,17 @@ private:
 // A plain A beside such codes: like names, the same order of the reduction.
 template <class Spec, class Codes, int kThreads, bool kTailed>
 struct ThinPlain {
-    static constexpr int kBlock = Codes::kBlock, kPairs = Codes::kPairs, kPeriod = Codes::kPeriod;
-    static constexpr int kLine = kBlock * 2, kChunks = kLine / 16, kStride = kThreads / kChunks, kPasses = ceil_div(Spec::kRows, kStride);
-    static constexpr int kSlotBytes = Spec::kRows * kLine, kWordBytes = 0;
+    static constexpr int kPairs = Codes::kPairs, kChunks = Codes::kDeep / 8, kRowBytes = kChunks * 16;  // chunks of a row in a slot
+    static constexpr int kOfBlock = kChunks / kThinWide;
+    static constexpr int kStride = kThreads / kChunks, kPasses = ceil_div(Spec::kRows, kStride);
+    static constexpr int kSlotBytes = Spec::kRows * kRowBytes, kFactorBytes = 0;
     static_assert(sizeof(typename Spec::T) == 2 && Spec::kRows % kStride == 0, "bf16, whole passes");
 
     const unsigned char* from;
     int extent;
 
-    // Chunks of 128 bytes change place so that two rows' chunks, every other one, meet no bank twice.
-    static __device__ __forceinline__ u32 place(int row, int chunk) { return row * kLine + ((kChunks == 8 ? chunk ^ (row & 7) : chunk) << 4); }
+    static __device__ __forceinline__ int chunk_place(int row, int chunk) { return (chunk ^ (kOfBlock == 4 ? (row & 1) * 4 : row & 1)) * 16; }
+    static __device__ __forceinline__ int words_from(int) { return 0; }
 
     __device__ __forceinline__ void start(const Source<typename Spec::T>& s) {
         from = reinterpret_cast<const unsigned char*>(s.first + threadIdx.x / kChunks * Spec::kLd) + threadIdx.x % kChunks * 16;
@@ -198,27 +233,31 @@ struct ThinPlain {
 #pragma unroll
         for (int pass = 0; pass < kPasses; pass++) {
             const int row = threadIdx.x / kChunks + pass * kStride;
-            ptx::cp_async16_zero(left > 0, slot + place(row, chunk), from + pass * kStride * Spec::kLd * 2, row < extent ? n : 0);
+            ptx::cp_async16_zero(left > 0, slot + row * kRowBytes + chunk_place(row, chunk), from + pass * kStride * Spec::kLd * 2, row < extent ? n : 0);
         }
     }
 
     __device__ __forceinline__ void issue_factors(u32, int) const {}
-    __device__ __forceinline__ void advance(bool) { from += kLine; }
+    __device__ __forceinline__ void advance(int) { from += kRowBytes; }
 
-    static __device__ __forceinline__ u32 factor_of_row(u32, int, int) { return 0; }
-    static __device__ __forceinline__ u32 factors_of_row(u32, int) { return 0; }
+    static __device__ __forceinline__ u32 word_place(u32, int, int) { return 0; }
     static __device__ __forceinline__ u32 any_large(u32) { return 0; }
-    static __device__ __forceinline__ bool any_special(u32) { return false; }
+    // The place of the elements that go with word kFirst of codes.
+    template <int kFirst>
+    static __device__ __forceinline__ u32 place_of(u32 slot, int row, int block) {
+        const int chunk = block * kOfBlock + (kOfBlock == 4 ? threadIdx.x % 4 : threadIdx.x % 4 * 2 + kFirst);
+        return slot + row * kRowBytes + chunk_place(row, chunk) + (kOfBlock == 4 ? kFirst * 8 : 0);
+    }
 
     template <int kFirst, int kCount>
-    static __device__ __forceinline__ void read(u32 (&out)[kPairs / 2], u32&, u32 slot, int row, u32) {
+    static __device__ __forceinline__ void read(u32 (&out)[kPairs / 2], u32&, u32 from, u32) {
         static_assert(kCount == 1, "as much as goes with a word of codes");
-        constexpr int kWords = kPairs / 2, kApart = Codes::kBits == 8 ? 2 : 4;  // of the elements; the elements between those of a pair
+        constexpr int kWords = kPairs / 2, kApart = kPairs / 2;  // of the elements; the elements between those of a pair
         u32 w[kWords];
         if constexpr (kWords == 2) {
-            ptx::ld_shared8(w, slot + place(row, threadIdx.x % 4) + kFirst * 8);
+            ptx::ld_shared8(w, from);
         } else {
-            ptx::ld_shared16(w, slot + place(row, threadIdx.x % 4 * 2 + kFirst));
+            ptx::ld_shared16(w, from);
         }
 #pragma unroll
         for (int k = 0; k < kWords; k++) {  // the pair's first element is k
@@ -243,18 +282,19 @@ struct ThinShape {
         using Type = ThinPlain<A, B, kThreads, Spec::kThinTailed>;
     };
     using A = typename Other<typename Spec::A, Spec::A::kCodes == kNoCodes>::Type;
-    // A slot: A, B; then the rings of factors, A's and B's words in each.
-    static constexpr int kSlotBytes = A::kSlotBytes + B::kSlotBytes, kWordBytes = A::kWordBytes + B::kWordBytes;
-    static constexpr int kBlock = B::kBlock, kPeriod = B::kPeriod;
-    static constexpr int kSteps = B::kPairs / 2, kStepBytes = Spec::kTileM * 32, kTileBytes = kSteps * kStepBytes;
+    // A slot: A, B, A's words of factors, B's.
+    static constexpr int kFactorsAt = A::kSlotBytes + B::kSlotBytes, kSlotBytes = kFactorsAt + A::kFactorBytes + B::kFactorBytes;
+    static constexpr int kBlock = B::kBlock, kDeep = B::kDeep, kPhases = B::kPhases;
+    static constexpr int kStep = B::kBits == 8 ? 2 : 1, kSpan = kThinWide / kStep;  // blocks of a step, steps of a slot
+    static constexpr int kParts = B::kPairs / 2, kPartBytes = Spec::kTileM * 32, kTileBytes = kStep * kParts * kPartBytes;  // parts of a block
     static_assert(Spec::kTileM == Spec::kWarpM && kThreads % 32 == 0, "one warp row");
-    static_assert(Spec::kStages >= 3, "a block is copied while another is awaited");
+    static_assert(kThinWide % kStep == 0 && Spec::kStages >= (kSpan == 1 ? 3 : 2), "a slot is copied while another is read, or awaited");
 };
 
 template <class Spec, int kGroups>
 struct ThinSmem {
     using S = ThinShape<Spec>;
-    alignas(128) unsigned char slots[2 * S::kTileBytes + Spec::kStages * (S::kSlotBytes + S::kWordBytes)];  // A's tiles, the rings
+    alignas(128) unsigned char slots[2 * S::kTileBytes + Spec::kStages * S::kSlotBytes];  // A's tiles, the ring
     Stage stages[Shape<Spec>::kThreads / 32];
     Groups<kGroups> groups;
 };
@@ -273,30 +313,22 @@ struct ThinFeeder {
     typename S::A a;
     typename S::B b;
     ThinCursor cursor;
-    int left, at;     // of the reduction; the block among those of a word of factors
-    int words;        // where the next words go
-    u32 base;
+    int left, phase;  // of the reduction; the slot among those of a word of factors
 
-    __device__ __forceinline__ ThinFeeder(const Work& w, u32 slots) : work(w), cursor{static_cast<int>(blockIdx.x), 0}, words(0), base(slots) { find(); }
+    __device__ __forceinline__ explicit ThinFeeder(const Work& w) : work(w), cursor{static_cast<int>(blockIdx.x), 0} { find(); }
 
-    // Copies the next block to a slot.
-    __device__ __forceinline__ void issue(int slot) {
-        const u32 to = base + slot * S::kSlotBytes;
+    // Copies the next blocks to a slot.
+    __device__ __forceinline__ void issue(u32 to) {
         a.issue(to, left);
         b.issue(to + S::A::kSlotBytes, left);
-        if (at == 0) {
-            const u32 factors = base + Spec::kStages * S::kSlotBytes + words * S::kWordBytes;
-            a.issue_factors(factors, left);
-            b.issue_factors(factors + S::A::kWordBytes, left);
-            words = words == Spec::kStages - 1 ? 0 : words + 1;
-        }
+        a.issue_factors(to + S::kFactorsAt, left);
+        b.issue_factors(to + S::kFactorsAt + S::A::kFactorBytes, left);
         ptx::cp_async_commit();
-        if (left > S::kBlock) {
-            const bool last = at == S::kPeriod - 1;
-            left -= S::kBlock;
-            at = last ? 0 : at + 1;
-            a.advance(last);
-            b.advance(last);
+        if (left > S::kDeep) {
+            left -= S::kDeep;
+            a.advance(phase);
+            b.advance(phase);
+            phase = phase == S::kPhases - 1 ? 0 : phase + 1;
         } else if (left > 0) {
             find();
         }
@@ -305,7 +337,7 @@ struct ThinFeeder {
 private:
     __device__ __forceinline__ void find() {
         typename Work::Tile t;
-        left = at = 0;
+        left = phase = 0;
         while (left == 0 && work.template take<kPads>(cursor, t)) {
             if (t.depth > 0) {
                 left = t.depth;
@@ -316,134 +348,154 @@ private:
     }
 };
 
-// Where the block that is worked on is in the rings.
+// The step that is worked on.
 template <class Spec>
 struct ThinPlace {
     using S = ThinShape<Spec>;
 
-    int slot = 0, words = 0, at = 0;  // at: of the block among those of its word of factors
+    u32 slot;
+    int at = 0;  // its first block among those of the slot, or of the slots of a word of factors
 
-    // last: of the tile.
-    __device__ __forceinline__ void advance(bool last) {
-        slot = slot == Spec::kStages - 1 ? 0 : slot + 1;
-        at = at == S::kPeriod - 1 || last ? 0 : at + 1;
-        if (at == 0) {
-            words = words == Spec::kStages - 1 ? 0 : words + 1;
+    __device__ __forceinline__ bool begins() const { return at % kThinWide == 0; }                       // the slot
+    __device__ __forceinline__ bool ends() const { return at % kThinWide == kThinWide - S::kStep; }
+
+    // last: of the tile; ring: where it begins.
+    __device__ __forceinline__ void advance(bool last, u32 ring) {
+        if (S::kSpan == 1 || last || ends()) {
+            slot = slot == ring + (Spec::kStages - 1) * S::kSlotBytes ? ring : slot + S::kSlotBytes;
         }
+        at = last || at == kThinWide * S::kPhases - S::kStep ? 0 : at + S::kStep;
     }
 
-    // In rings that begin at base.
-    __device__ __forceinline__ u32 slot_at(u32 base) const { return base + slot * S::kSlotBytes; }
-    __device__ __forceinline__ u32 words_at(u32 base) const { return base + Spec::kStages * S::kSlotBytes + words * S::kWordBytes; }
+    // The step's block number block in its slot.
+    __device__ __forceinline__ int in_slot(int block) const { return (S::kSpan == 1 ? 0 : at % kThinWide) + block; }
+    __device__ __forceinline__ u32 codes_b() const { return slot + S::A::kSlotBytes; }
+    __device__ __forceinline__ u32 words_a() const { return slot + S::kFactorsAt; }
+    __device__ __forceinline__ u32 words_b() const { return words_a() + S::A::kFactorBytes; }
 };
 
 // What a thread has met in a tile.
 struct ThinSeen {
-    u32 top_a = 0, top_b = 0;  // ThinCodes::read
+    u32 top = 0;               // ThinCodes::read
     u32 large = 0;             // not 0: a factor too large, or a small one of a code that is not zero
     u32 small = 0;             // not 0: in the word at hand is a factor of B that may be too small
 };
 
-// Looks at the words of factors at place p.
+// Looks at the words of factors at place p, of the rows of both that exist; first: of A's tile.
 template <class Spec>
-__device__ __forceinline__ void see_factors(ThinSeen& seen, u32 rings, const ThinPlace<Spec>& p) {
+__device__ __forceinline__ void see_factors(ThinSeen& seen, const ThinPlace<Spec>& p, int first, int rows, int columns) {
     using S = ThinShape<Spec>;
     seen.small = 0;
 #pragma unroll
-    for (int i = 0; i < S::B::kWords; i++) {
-        const int row = threadIdx.x + i * S::kThreads;
-        if (Spec::kTileN % S::kThreads == 0 || row < Spec::kTileN) {
-            const u32 four = S::B::factors_of_row(p.words_at(rings) + S::A::kWordBytes, row);
-            seen.large |= S::B::any_large(four);
-            seen.small |= S::B::any_small(four);
+    for (int word = 0; word < S::B::kWords; word++) {
+#pragma unroll
+        for (int i = 0; i < ceil_div(Spec::kTileN, S::kThreads); i++) {
+            const int row = threadIdx.x + i * S::kThreads;
+            if (row < (Spec::B::kFull ? Spec::kTileN : min_of(columns, Spec::kTileN))) {
+                const u32 four = ptx::ld_shared4(p.words_b() + word * S::B::kWordBytes + S::B::row_place(row));
+                seen.large |= S::B::any_large(four);
+                seen.small |= S::B::any_small(four);
+            }
         }
-    }
-    if (threadIdx.x < Spec::kTileM) {
-        seen.large |= S::A::any_large(S::A::factors_of_row(p.words_at(rings), threadIdx.x));
+        if constexpr (S::A::kFactorBytes > 0) {
+            if (threadIdx.x < rows) {
+                seen.large |= S::A::any_large(ptx::ld_shared4(p.words_a() + word * S::A::kWordBytes + S::A::row_place(S::A::words_from(first) + threadIdx.x)));
+            }
+        }
     }
 }
 
-// Decodes the first kPieces times 16 rows of A's block at place p to the tile at `to`. All threads call it.
+// Decodes the first kPieces times 16 rows of A's blocks at place p to the tile at `to`; first: row of the tile. All threads call it:
+// a warp takes one of the words of codes that a lane has of a step, of one piece or every other.
 template <class Spec, int kPieces>
-__device__ __forceinline__ void decode_thin(ThinSeen& seen, u32 to, u32 rings, const ThinPlace<Spec>& p) {
+__device__ __forceinline__ void decode_thin(ThinSeen& seen, u32 to, const ThinPlace<Spec>& p, int first) {
     using S = ThinShape<Spec>;
-    constexpr int kHalf = S::kSteps / 2, kUnits = kPieces * 64;  // steps of a word of codes; words of two rows
+    using A = typename S::A;
+    constexpr int kHalf = S::kParts / 2, kAcross = S::kThreads / (64 * S::kStep);  // parts of a word of codes; pieces at once
+    static_assert(S::kThreads % (64 * S::kStep) == 0, "whole warps");
+    const int lane = threadIdx.x % 32, block = threadIdx.x / 64 % S::kStep, at = p.at + block;
+    const auto decode = [&](auto number) {
+        constexpr int kWord = decltype(number)::value;
 #pragma unroll
-    for (int pass = 0; pass < ceil_div(kUnits, S::kThreads); pass++) {
-        const int unit = pass * S::kThreads + threadIdx.x, piece = unit / 64, lane = threadIdx.x % 32, row = piece * 16 + lane / 4;
-        if (kUnits % S::kThreads != 0 && unit >= kUnits) {
-            break;
-        }
-        const u32 upper = S::A::factor_of_row(p.words_at(rings), row, p.at), lower = S::A::factor_of_row(p.words_at(rings), row + 8, p.at);
-        const auto decode = [&](auto word) {
-            constexpr int kWord = decltype(word)::value;
-            u32 one[2 * kHalf], two[2 * kHalf];
-            S::A::template read<kWord, 1>(one, seen.top_a, p.slot_at(rings), row, upper);
-            S::A::template read<kWord, 1>(two, seen.top_a, p.slot_at(rings), row + 8, lower);
+        for (int pass = 0; pass < ceil_div(kPieces, kAcross); pass++) {
+            const int piece = pass * kAcross + threadIdx.x / (64 * S::kStep), row = piece * 16 + lane / 4;
+            if (kPieces % kAcross != 0 && piece >= kPieces) {
+                break;
+            }
+            u32 one[2 * kHalf], two[2 * kHalf], from, upper = 0, lower = 0;
+            if constexpr (A::kFactorBytes > 0) {
+                const u32 word = A::word_place(p.words_a(), A::words_from(first) + row, at);
+                upper = A::factor_of_word(ptx::ld_shared4(word), at);
+                lower = A::factor_of_word(ptx::ld_shared4(word + 128), at);
+                from = A::place(p.slot, row, p.in_slot(block));
+            } else {
+                from = A::template place_of<kWord>(p.slot, row, p.in_slot(block));
+            }
+            A::template read<kWord, 1>(one, seen.top, from, upper);
+            A::template read<kWord, 1>(two, seen.top, from + 8 * A::kRowBytes, lower);
 #pragma unroll
             for (int i = 0; i < kHalf; i++) {
                 const u32 fragment[4] = {one[2 * i], two[2 * i], one[2 * i + 1], two[2 * i + 1]};
-                ptx::st_shared16(to + (kWord * kHalf + i) * S::kStepBytes + piece * 512 + lane * 16, fragment);
+                ptx::st_shared16(to + (block * S::kParts + kWord * kHalf + i) * S::kPartBytes + piece * 512 + lane * 16, fragment);
             }
-        };
-        if (unit / 32 % 2 == 0) {
-            decode(Int<0>{});
-        } else {
-            decode(Int<1>{});
         }
+    };
+    if (threadIdx.x / 32 % 2 == 0) {
+        decode(Int<0>{});
+    } else {
+        decode(Int<1>{});
     }
 }
 
-// The first kPieces times 16 rows of a tile by the block at place p: a is A's tile.
-template <class Spec, int kPieces>
-__device__ __forceinline__ void multiply_thin_block(Accumulators<Spec::kWarpM>& acc, ThinSeen& seen, u32 a, u32 rings, const ThinPlace<Spec>& p) {
+// The first kPieces times 16 rows of a tile by block kAt of the step at place p: a is A's tile.
+template <class Spec, int kPieces, int kAt>
+__device__ __forceinline__ void multiply_thin_block(Accumulators<Spec::kWarpM>& acc, ThinSeen& seen, u32 a, const ThinPlace<Spec>& p) {
     using S = ThinShape<Spec>;
-    constexpr int kCount = S::B::kBits == 4 && kPieces > 2 ? 1 : 2;  // words of codes at once, as registers allow
-    constexpr int kSteps = S::kSteps / 2 * kCount;
-    const int column = threadIdx.x / 32 * 64 + threadIdx.x % 32 / 4;
-    const u32 slot = p.slot_at(rings) + S::A::kSlotBytes, words = p.words_at(rings) + S::A::kWordBytes;
+    constexpr int kCount = kPieces > 2 ? 1 : 2;  // words of codes at once, as registers allow
+    constexpr int kParts = S::kParts / 2 * kCount;
+    const int column = threadIdx.x / 32 * 64 + threadIdx.x % 32 / 4, at = p.at + kAt;
+    const u32 codes = S::B::place(p.codes_b(), column, p.in_slot(kAt)), words = S::B::word_place(p.words_b(), column, at);
     u32 factors[4];  // of columns 2i and 2i+1
     repeat<0, 2 / kCount>([&](auto number) {
         constexpr int kFirst = decltype(number)::value;
-        u32 left[kSteps][kPieces][4];
+        u32 left[kParts][kPieces][4];
 #pragma unroll
-        for (int step = 0; step < kSteps; step++) {
+        for (int part = 0; part < kParts; part++) {
 #pragma unroll
             for (int i = 0; i < kPieces; i++) {
-                ptx::ld_shared16(left[step][i], a + (kFirst * kSteps + step) * S::kStepBytes + i * 512 + threadIdx.x % 32 * 16);
+                ptx::ld_shared16(left[part][i], a + (kAt * S::kParts + kFirst * kParts + part) * S::kPartBytes + i * 512 + threadIdx.x % 32 * 16);
             }
         }
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            u32 factor, b[2 * kSteps];
+            u32 factor, b[2 * kParts];
             if constexpr (kFirst == 0) {
-                factor = S::B::factor_of_row(words, column + 8 * j, p.at);
+                factor = S::B::factor_of_word(ptx::ld_shared4(words + j % 4 * 128 + j / 4 * 4), at);  // row_place(column + 8j)
                 factors[j / 2] = j % 2 == 0 ? factor : ptx::pick_bytes(factors[j / 2], factor, 0x5410);
             } else {
                 factor = ptx::pick_bytes(factors[j / 2], 0, j % 2 == 0 ? 0x1010 : 0x3232);
             }
-            S::B::template read<kFirst, kCount>(b, seen.top_b, slot, column + 8 * j, factor);
+            S::B::template read<kFirst, kCount>(b, seen.top, codes + 8 * j * S::B::kRowBytes, factor);
 #pragma unroll
-            for (int step = 0; step < kSteps; step++) {
+            for (int part = 0; part < kParts; part++) {
 #pragma unroll
                 for (int i = 0; i < kPieces; i++) {
-                    ptx::mma_bf16(acc[i][j], left[step][i], b[2 * step], b[2 * step + 1]);
+                    ptx::mma_bf16(acc[i][j], left[part][i], b[2 * part], b[2 * part + 1]);
                 }
             }
         }
     });
 }
 
-// Looks for codes beside factors that are too small for them, in the warp's columns of the block at place p.
+// Looks for codes beside factors that are too small for them, in the warp's columns of the step at place p.
 template <class Spec>
-__device__ __forceinline__ void see_small(ThinSeen& seen, u32 rings, const ThinPlace<Spec>& p) {
+__device__ __forceinline__ void see_small(ThinSeen& seen, const ThinPlace<Spec>& p) {
     using S = ThinShape<Spec>;
-    const u32 slot = p.slot_at(rings) + S::A::kSlotBytes, words = p.words_at(rings) + S::A::kWordBytes;
 #pragma unroll 1
-    for (int j = 0; j < 8; j++) {
-        const int column = threadIdx.x / 32 * 64 + threadIdx.x % 32 / 4 + 8 * j;
-        const u32 factor = S::B::factors_of_row(words, column) >> 8 * S::B::factor_index(p.at) & 0xff;
-        seen.large |= static_cast<int>(factor) < S::B::kLeast && S::B::any_code(slot, column);
+    for (int i = 0; i < 8 * S::kStep; i++) {
+        const int column = threadIdx.x / 32 * 64 + threadIdx.x % 32 / 4 + i % 8 * 8, at = p.at + i / 8;
+        const u32 factor = ptx::ld_shared4(S::B::word_place(p.words_b(), column, at)) >> 8 * S::B::factor_of(at) & 0xff;
+        seen.large |= static_cast<int>(factor) < S::B::kLeast && S::B::any_code(S::B::place(p.codes_b(), column, p.in_slot(i / 8)));
     }
 }
 
@@ -478,17 +530,17 @@ __device__ __forceinline__ void exact_tile(Accumulators<Spec::kWarpM>& acc, cons
     }
 }
 
-// memory: A's tiles, then the rings.
+// memory: A's tiles, then the ring.
 template <class Spec, class Work, class Epilogue>
 __device__ __forceinline__ void multiply_thin(unsigned char* memory, const Work& work, Epilogue& epilogue) {
     using S = ThinShape<Spec>;
-    const u32 tiles = ptx::shared_address(memory), rings = tiles + 2 * S::kTileBytes;
+    const u32 tiles = ptx::shared_address(memory), ring = tiles + 2 * S::kTileBytes;
     const int warp = threadIdx.x / 32;
-    ThinPlace<Spec> place;
+    ThinPlace<Spec> place{ring};
     u32 tile = tiles;
-    ThinFeeder<Spec, Work, Epilogue::kPads> feeder(work, rings);
+    ThinFeeder<Spec, Work, Epilogue::kPads> feeder(work);
     for (int i = 0; i < Spec::kStages - 1; i++) {
-        feeder.issue(i);
+        feeder.issue(ring + i * S::kSlotBytes);
     }
     ThinCursor cursor{static_cast<int>(blockIdx.x), 0};
     typename Work::Tile t;
@@ -500,32 +552,37 @@ __device__ __forceinline__ void multiply_thin(unsigned char* memory, const Work&
         const auto multiply = [&](auto pieces) {
             constexpr int kPieces = decltype(pieces)::value;
             const auto prepare = [&] {
-                if (S::kPeriod == 1 || place.at == 0) {
-                    see_factors<Spec>(seen, rings, place);
+                if (place.at == 0) {
+                    see_factors<Spec>(seen, place, t.first, t.rows, work.columns(t));
                 }
-                decode_thin<Spec, kPieces>(seen, tile, rings, place);
+                decode_thin<Spec, kPieces>(seen, tile, place, t.first);
             };
+            constexpr int kLong = S::kStep * S::kBlock;
             ptx::cp_async_wait<Spec::kStages - 2>();
-            __syncthreads();  // the first block has arrived for all threads, and all have done with the tile before
+            __syncthreads();  // the first slot has arrived for all threads, and all have done with the tile before
             prepare();
 #pragma unroll 1
-            for (int left = t.depth; left > 0; left -= S::kBlock) {
-                const bool last = left <= S::kBlock;
-                ptx::cp_async_wait<Spec::kStages - 3>();
-                // The next block has arrived, A's tile of this one is whole, and all have done with the one before.
+            for (int left = t.depth; left > 0; left -= kLong) {
+                const bool last = left <= kLong;
+                if (S::kSpan == 1 || place.ends()) {
+                    ptx::cp_async_wait<Spec::kStages - (S::kSpan == 1 ? 3 : 2)>();
+                }
+                // The next step has arrived, A's tile of this one is whole, and all have done with the one before.
                 const bool small = S::B::kLeast != 0 ? __syncthreads_or(seen.small) : (__syncthreads(), false);
-                feeder.issue(place.slot == 0 ? Spec::kStages - 1 : place.slot - 1);
+                if (S::kSpan == 1 || place.begins()) {
+                    feeder.issue(place.slot == ring ? ring + (Spec::kStages - 1) * S::kSlotBytes : place.slot - S::kSlotBytes);
+                }
                 const ThinPlace<Spec> here = place;
                 const u32 a = tile;
-                place.advance(last);
+                place.advance(last, ring);
                 tile = 2 * tiles + S::kTileBytes - tile;  // the other one
                 if (!last) {
                     prepare();
                 }
-                multiply_thin_block<Spec, kPieces>(acc, seen, a, rings, here);
+                repeat<0, S::kStep>([&](auto block) { multiply_thin_block<Spec, kPieces, decltype(block)::value>(acc, seen, a, here); });
                 if constexpr (S::B::kLeast != 0) {
                     if (small) {
-                        see_small<Spec>(seen, rings, here);
+                        see_small<Spec>(seen, here);
                     }
                 }
             }
@@ -537,7 +594,7 @@ __device__ __forceinline__ void multiply_thin(unsigned char* memory, const Work&
         } else if (t.rows > 0) {
             multiply(Int<1>{});
         }
-        if (__syncthreads_or(seen.large != 0 || S::A::any_special(seen.top_a) || S::B::any_special(seen.top_b))) {
+        if (__syncthreads_or(seen.large != 0 || S::B::any_special(seen.top))) {
             exact_tile<Spec>(acc, work.a(t), work.b(t), t.depth);
         }
         work.template take<Epilogue::kPads>(cursor, t);  // again: meanwhile it would take registers
