@@ -206,6 +206,13 @@ __device__ __forceinline__ u32 select_bits(u32 mask, u32 a, u32 b) {
     return r;
 }
 
+// 10.1 %tid.x, read here and now.
+__device__ __forceinline__ int thread() {
+    int t;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(t));
+    return t;
+}
+
 // 9.7.9.7 prmt: byte i of the result is byte (selector >> 4i) % 8 of b:a.
 __device__ __forceinline__ u32 pick_bytes(u32 a, u32 b, u32 selector) {
     u32 r;

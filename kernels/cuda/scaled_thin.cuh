@@ -82,15 +82,15 @@ struct ThinCodes {
     }
 
     // Copies the next blocks; left: what remains of the reduction, 0 for nothing to copy.
-    __device__ __forceinline__ void issue(u32 slot, int left) const {
+    __device__ __forceinline__ void issue(int thread, u32 slot, int left) const {
         int n = 16;
         if constexpr (kTailed) {
-            n = static_cast<int>(bytes(clamp_of(left - static_cast<int>(threadIdx.x) % kChunks * kChunk, 0, kChunk) + (kBits == 4)));
+            n = static_cast<int>(bytes(clamp_of(left - thread % kChunks * kChunk, 0, kChunk) + (kBits == 4)));
         }
-        const u32 to = slot + threadIdx.x / kChunks * kRowBytes + chunk_place(threadIdx.x / kChunks, threadIdx.x % kChunks);
+        const u32 to = slot + thread / kChunks * kRowBytes + chunk_place(thread / kChunks, thread % kChunks);
 #pragma unroll
         for (int pass = 0; pass < kPasses; pass++) {
-            const int row = threadIdx.x / kChunks + pass * kStride;
+            const int row = thread / kChunks + pass * kStride;
             const bool mine = Spec::kRows % kStride == 0 || row < Spec::kRows;
             // What does not exist becomes zero: stale codes must not look like NaNs.
             ptx::cp_async16_zero(left > 0 && mine, to + pass * kStride * kRowBytes, from + bytes(weight_row<Spec>(pass * kStride) * Spec::kLd),
@@ -99,16 +99,16 @@ struct ThinCodes {
     }
 
     // Copies their words of factors.
-    __device__ __forceinline__ void issue_factors(u32 words, int left) const {
+    __device__ __forceinline__ void issue_factors(int thread, u32 words, int left) const {
 #pragma unroll
         for (int i = 0; i < kTurns; i++) {
             if constexpr (kEven) {
-                const int piece = threadIdx.x / 32 + i * (kThreads / 32);
+                const int piece = thread / 32 + i * (kThreads / 32);
                 const bool there = (Spec::kFull || kSides == 1 || piece % kSides * 128 < extent) && (!kTailed || piece / kSides * kWord < left);
-                ptx::cp_async16_zero(left > 0 && (kPieces % kThreads == 0 || piece * 32 < kPieces), words + (i * kThreads + threadIdx.x) * 16,
+                ptx::cp_async16_zero(left > 0 && (kPieces % kThreads == 0 || piece * 32 < kPieces), words + (i * kThreads + thread) * 16,
                                      factors[0] + i * (kThreads / (32 * kSides)) * 512, there ? 16 : 0);
             } else {
-                const int row = threadIdx.x + i * kThreads;
+                const int row = thread + i * kThreads;
                 const bool mine = Spec::kRows % kThreads == 0 || row < Spec::kRows;
 #pragma unroll
                 for (int w = 0; w < kWords; w++) {
@@ -139,21 +139,29 @@ struct ThinCodes {
 
     // Block at, among those of a slot or of the slots of a word: its word in the slot, and which of the word's factors is this lane's.
     static __device__ __forceinline__ int word_of(int at) { return kWords == 1 ? 0 : at * kBlock / kWord; }
-    static __device__ __forceinline__ int factor_of(int at) { return at * (kBlock / Spec::kVec) % 4 + threadIdx.x % 4 * (kBlock / 4) / Spec::kVec; }
+    static __device__ __forceinline__ int factor_of(int thread, int at) { return at * (kBlock / Spec::kVec) % 4 + thread % 4 * (kBlock / 4) / Spec::kVec; }
 
     // Where a lane reads the word of row `row`, and its codes of that row in a slot.
     static __device__ __forceinline__ u32 word_place(u32 words, int row, int at) { return words + word_of(at) * kWordBytes + row_place(row); }
-    static __device__ __forceinline__ u32 place(u32 slot, int row, int block) {
-        return slot + row * kRowBytes + chunk_place(row, block * 2 + threadIdx.x % 4 / 2) + threadIdx.x % 2 * 8;
+    static __device__ __forceinline__ u32 place(int thread, u32 slot, int row, int block) {
+        return slot + row * kRowBytes + chunk_place(row, block * 2 + thread % 4 / 2) + thread % 2 * 8;
     }
 
-    // This lane's factor of a word, in both halves, as codes are multiplied by it.
-    static __device__ __forceinline__ u32 factor_of_word(u32 four, int at) {
+    // This lane's factors of the words at place and 128 bytes on, as codes are multiplied by them, in both halves.
+    static __device__ __forceinline__ void read_factors(int thread, u32 (&out)[2], u32 place, int at) {
+        const u32 four[2] = {ptx::ld_shared4(place), ptx::ld_shared4(place + 128)};
+        const int i = factor_of(thread, at);
         if constexpr (kPowers) {
-            return ptx::pick_bytes(four, 0, 0x4040 + 0x0101 * factor_of(at)) * 128 + kRaised * 0x00800080;
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                out[k] = ptx::pick_bytes(four[k], 0, 0x4040 + 0x0101 * i) * 128 + kRaised * 0x00800080;
+            }
+        } else {
+            constexpr u32 kBy = static_cast<u32>(127 + kRaised) << 7;
+            const u32 both = ptx::mul_bf16x2(byte_pair<kE4M3>(ptx::pick_bytes(four[0], four[1], 0x4000 + 0x1111 * i)), kBy * 0x00010001u);
+            out[0] = ptx::pick_bytes(both, 0, 0x1010);
+            out[1] = ptx::pick_bytes(both, 0, 0x3232);
         }
-        constexpr u32 kBy = static_cast<u32>(127 + kRaised) << 7;
-        return ptx::mul_bf16x2(byte_pair<kE4M3>(ptx::pick_bytes(four, 0, 0x0404 + 0x1010 * factor_of(at))), kBy * 0x00010001u);
     }
 
     // Decodes this lane's codes at from, from word kFirst of its two on. top is what see makes of them.
@@ -228,24 +236,24 @@ struct ThinPlain {
         extent = s.extent;
     }
 
-    __device__ __forceinline__ void issue(u32 slot, int left) const {
-        const int chunk = threadIdx.x % kChunks, n = kTailed ? clamp_of(left - chunk * 8, 0, 8) * 2 : 16;
+    __device__ __forceinline__ void issue(int thread, u32 slot, int left) const {
+        const int chunk = thread % kChunks, n = kTailed ? clamp_of(left - chunk * 8, 0, 8) * 2 : 16;
 #pragma unroll
         for (int pass = 0; pass < kPasses; pass++) {
-            const int row = threadIdx.x / kChunks + pass * kStride;
+            const int row = thread / kChunks + pass * kStride;
             ptx::cp_async16_zero(left > 0, slot + row * kRowBytes + chunk_place(row, chunk), from + pass * kStride * Spec::kLd * 2, row < extent ? n : 0);
         }
     }
 
-    __device__ __forceinline__ void issue_factors(u32, int) const {}
+    __device__ __forceinline__ void issue_factors(int, u32, int) const {}
     __device__ __forceinline__ void advance(int) { from += kRowBytes; }
 
     static __device__ __forceinline__ u32 word_place(u32, int, int) { return 0; }
     static __device__ __forceinline__ u32 any_large(u32) { return 0; }
     // The place of the elements that go with word kFirst of codes.
     template <int kFirst>
-    static __device__ __forceinline__ u32 place_of(u32 slot, int row, int block) {
-        const int chunk = block * kOfBlock + (kOfBlock == 4 ? threadIdx.x % 4 : threadIdx.x % 4 * 2 + kFirst);
+    static __device__ __forceinline__ u32 place_of(int thread, u32 slot, int row, int block) {
+        const int chunk = block * kOfBlock + (kOfBlock == 4 ? thread % 4 : thread % 4 * 2 + kFirst);
         return slot + row * kRowBytes + chunk_place(row, chunk) + (kOfBlock == 4 ? kFirst * 8 : 0);
     }
 
@@ -319,10 +327,11 @@ struct ThinFeeder {
 
     // Copies the next blocks to a slot.
     __device__ __forceinline__ void issue(u32 to) {
-        a.issue(to, left);
-        b.issue(to + S::A::kSlotBytes, left);
-        a.issue_factors(to + S::kFactorsAt, left);
-        b.issue_factors(to + S::kFactorsAt + S::A::kFactorBytes, left);
+        const int thread = Spec::kWarpM > 32 ? ptx::thread() : static_cast<int>(threadIdx.x);  // multiply_thin
+        a.issue(thread, to, left);
+        b.issue(thread, to + S::A::kSlotBytes, left);
+        a.issue_factors(thread, to + S::kFactorsAt, left);
+        b.issue_factors(thread, to + S::kFactorsAt + S::A::kFactorBytes, left);
         ptx::cp_async_commit();
         if (left > S::kDeep) {
             left -= S::kDeep;
@@ -408,31 +417,29 @@ __device__ __forceinline__ void see_factors(ThinSeen& seen, const ThinPlace<Spec
 // Decodes the first kPieces times 16 rows of A's blocks at place p to the tile at `to`; first: row of the tile. All threads call it:
 // a warp takes one of the words of codes that a lane has of a step, of one piece or every other.
 template <class Spec, int kPieces>
-__device__ __forceinline__ void decode_thin(ThinSeen& seen, u32 to, const ThinPlace<Spec>& p, int first) {
+__device__ __forceinline__ void decode_thin(ThinSeen& seen, int thread, u32 to, const ThinPlace<Spec>& p, int first) {
     using S = ThinShape<Spec>;
     using A = typename S::A;
     constexpr int kHalf = S::kParts / 2, kAcross = S::kThreads / (64 * S::kStep);  // parts of a word of codes; pieces at once
     static_assert(S::kThreads % (64 * S::kStep) == 0, "whole warps");
-    const int lane = threadIdx.x % 32, block = threadIdx.x / 64 % S::kStep, at = p.at + block;
+    const int lane = thread % 32, block = thread / 64 % S::kStep, at = p.at + block;
     const auto decode = [&](auto number) {
         constexpr int kWord = decltype(number)::value;
 #pragma unroll
         for (int pass = 0; pass < ceil_div(kPieces, kAcross); pass++) {
-            const int piece = pass * kAcross + threadIdx.x / (64 * S::kStep), row = piece * 16 + lane / 4;
+            const int piece = pass * kAcross + thread / (64 * S::kStep), row = piece * 16 + lane / 4;
             if (kPieces % kAcross != 0 && piece >= kPieces) {
                 break;
             }
-            u32 one[2 * kHalf], two[2 * kHalf], from, upper = 0, lower = 0;
+            u32 one[2 * kHalf], two[2 * kHalf], from, factors[2] = {};
             if constexpr (A::kFactorBytes > 0) {
-                const u32 word = A::word_place(p.words_a(), A::words_from(first) + row, at);
-                upper = A::factor_of_word(ptx::ld_shared4(word), at);
-                lower = A::factor_of_word(ptx::ld_shared4(word + 128), at);
-                from = A::place(p.slot, row, p.in_slot(block));
+                A::read_factors(thread, factors, A::word_place(p.words_a(), A::words_from(first) + row, at), at);
+                from = A::place(thread, p.slot, row, p.in_slot(block));
             } else {
-                from = A::template place_of<kWord>(p.slot, row, p.in_slot(block));
+                from = A::template place_of<kWord>(thread, p.slot, row, p.in_slot(block));
             }
-            A::template read<kWord, 1>(one, seen.top, from, upper);
-            A::template read<kWord, 1>(two, seen.top, from + 8 * A::kRowBytes, lower);
+            A::template read<kWord, 1>(one, seen.top, from, factors[0]);
+            A::template read<kWord, 1>(two, seen.top, from + 8 * A::kRowBytes, factors[1]);
 #pragma unroll
             for (int i = 0; i < kHalf; i++) {
                 const u32 fragment[4] = {one[2 * i], two[2 * i], one[2 * i + 1], two[2 * i + 1]};
@@ -440,7 +447,7 @@ __device__ __forceinline__ void decode_thin(ThinSeen& seen, u32 to, const ThinPl
             }
         }
     };
-    if (threadIdx.x / 32 % 2 == 0) {
+    if (thread / 32 % 2 == 0) {
         decode(Int<0>{});
     } else {
         decode(Int<1>{});
@@ -449,13 +456,13 @@ __device__ __forceinline__ void decode_thin(ThinSeen& seen, u32 to, const ThinPl
 
 // The first kPieces times 16 rows of a tile by block kAt of the step at place p: a is A's tile.
 template <class Spec, int kPieces, int kAt>
-__device__ __forceinline__ void multiply_thin_block(Accumulators<Spec::kWarpM>& acc, ThinSeen& seen, u32 a, const ThinPlace<Spec>& p) {
+__device__ __forceinline__ void multiply_thin_block(Accumulators<Spec::kWarpM>& acc, ThinSeen& seen, int thread, u32 a, const ThinPlace<Spec>& p) {
     using S = ThinShape<Spec>;
     constexpr int kCount = kPieces > 2 ? 1 : 2;  // words of codes at once, as registers allow
     constexpr int kParts = S::kParts / 2 * kCount;
-    const int column = threadIdx.x / 32 * 64 + threadIdx.x % 32 / 4, at = p.at + kAt;
-    const u32 codes = S::B::place(p.codes_b(), column, p.in_slot(kAt)), words = S::B::word_place(p.words_b(), column, at);
-    u32 factors[4];  // of columns 2i and 2i+1
+    const int column = thread / 32 * 64 + thread % 32 / 4, at = p.at + kAt;
+    const u32 codes = S::B::place(thread, p.codes_b(), column, p.in_slot(kAt)), words = S::B::word_place(p.words_b(), column, at);
+    u32 factors[4], two[2];  // of columns 2i and 2i+1; at hand, in both halves
     repeat<0, 2 / kCount>([&](auto number) {
         constexpr int kFirst = decltype(number)::value;
         u32 left[kParts][kPieces][4];
@@ -463,19 +470,22 @@ __device__ __forceinline__ void multiply_thin_block(Accumulators<Spec::kWarpM>& 
         for (int part = 0; part < kParts; part++) {
 #pragma unroll
             for (int i = 0; i < kPieces; i++) {
-                ptx::ld_shared16(left[part][i], a + (kAt * S::kParts + kFirst * kParts + part) * S::kPartBytes + i * 512 + threadIdx.x % 32 * 16);
+                ptx::ld_shared16(left[part][i], a + (kAt * S::kParts + kFirst * kParts + part) * S::kPartBytes + i * 512 + thread % 32 * 16);
             }
         }
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            u32 factor, b[2 * kParts];
             if constexpr (kFirst == 0) {
-                factor = S::B::factor_of_word(ptx::ld_shared4(words + j % 4 * 128 + j / 4 * 4), at);  // row_place(column + 8j)
-                factors[j / 2] = j % 2 == 0 ? factor : ptx::pick_bytes(factors[j / 2], factor, 0x5410);
-            } else {
-                factor = ptx::pick_bytes(factors[j / 2], 0, j % 2 == 0 ? 0x1010 : 0x3232);
+                if (j % 2 == 0) {
+                    S::B::read_factors(thread, two, words + j % 4 * 128 + j / 4 * 4, at);  // row_place(column + 8j)
+                    factors[j / 2] = ptx::pick_bytes(two[0], two[1], 0x5410);
+                }
+            } else if (j % 2 == 0) {
+                two[0] = ptx::pick_bytes(factors[j / 2], 0, 0x1010);
+                two[1] = ptx::pick_bytes(factors[j / 2], 0, 0x3232);
             }
-            S::B::template read<kFirst, kCount>(b, seen.top, codes + 8 * j * S::B::kRowBytes, factor);
+            u32 b[2 * kParts];
+            S::B::template read<kFirst, kCount>(b, seen.top, codes + 8 * j * S::B::kRowBytes, two[j % 2]);
 #pragma unroll
             for (int part = 0; part < kParts; part++) {
 #pragma unroll
@@ -494,8 +504,8 @@ __device__ __forceinline__ void see_small(ThinSeen& seen, const ThinPlace<Spec>&
 #pragma unroll 1
     for (int i = 0; i < 8 * S::kStep; i++) {
         const int column = threadIdx.x / 32 * 64 + threadIdx.x % 32 / 4 + i % 8 * 8, at = p.at + i / 8;
-        const u32 factor = ptx::ld_shared4(S::B::word_place(p.words_b(), column, at)) >> 8 * S::B::factor_of(at) & 0xff;
-        seen.large |= static_cast<int>(factor) < S::B::kLeast && S::B::any_code(S::B::place(p.codes_b(), column, p.in_slot(i / 8)));
+        const u32 factor = ptx::ld_shared4(S::B::word_place(p.words_b(), column, at)) >> 8 * S::B::factor_of(threadIdx.x, at) & 0xff;
+        seen.large |= static_cast<int>(factor) < S::B::kLeast && S::B::any_code(S::B::place(threadIdx.x, p.codes_b(), column, p.in_slot(i / 8)));
     }
 }
 
@@ -551,19 +561,21 @@ __device__ __forceinline__ void multiply_thin(unsigned char* memory, const Work&
         clear<Spec::kWarpM>(acc);
         const auto multiply = [&](auto pieces) {
             constexpr int kPieces = decltype(pieces)::value;
-            const auto prepare = [&] {
+            const auto prepare = [&](int thread) {
                 if (place.at == 0) {
                     see_factors<Spec>(seen, place, t.first, t.rows, work.columns(t));
                 }
-                decode_thin<Spec, kPieces>(seen, tile, place, t.first);
+                decode_thin<Spec, kPieces>(seen, thread, tile, place, t.first);
             };
             constexpr int kLong = S::kStep * S::kBlock;
             ptx::cp_async_wait<Spec::kStages - 2>();
             __syncthreads();  // the first slot has arrived for all threads, and all have done with the tile before
-            prepare();
+            prepare(threadIdx.x);
 #pragma unroll 1
             for (int left = t.depth; left > 0; left -= kLong) {
                 const bool last = left <= kLong;
+                // Read anew, nothing made of it takes registers all the time.
+                const int thread = kPieces > 2 ? ptx::thread() : static_cast<int>(threadIdx.x);
                 if (S::kSpan == 1 || place.ends()) {
                     ptx::cp_async_wait<Spec::kStages - (S::kSpan == 1 ? 3 : 2)>();
                 }
@@ -577,9 +589,9 @@ __device__ __forceinline__ void multiply_thin(unsigned char* memory, const Work&
                 place.advance(last, ring);
                 tile = 2 * tiles + S::kTileBytes - tile;  // the other one
                 if (!last) {
-                    prepare();
+                    prepare(S::B::kBits == 4 ? thread : static_cast<int>(threadIdx.x));
                 }
-                repeat<0, S::kStep>([&](auto block) { multiply_thin_block<Spec, kPieces, decltype(block)::value>(acc, seen, a, here); });
+                repeat<0, S::kStep>([&](auto block) { multiply_thin_block<Spec, kPieces, decltype(block)::value>(acc, seen, thread, a, here); });
                 if constexpr (S::B::kLeast != 0) {
                     if (small) {
                         see_small<Spec>(seen, here);
@@ -594,10 +606,10 @@ __device__ __forceinline__ void multiply_thin(unsigned char* memory, const Work&
         } else if (t.rows > 0) {
             multiply(Int<1>{});
         }
+        work.template take<Epilogue::kPads>(cursor, t);  // again: meanwhile it would take registers
         if (__syncthreads_or(seen.large != 0 || S::B::any_special(seen.top))) {
             exact_tile<Spec>(acc, work.a(t), work.b(t), t.depth);
         }
-        work.template take<Epilogue::kPads>(cursor, t);  // again: meanwhile it would take registers
         epilogue(t, 0, warp, acc);
     }
     ptx::cp_async_wait<0>();
