@@ -140,10 +140,10 @@ template <> __device__ __forceinline__ e4m3 from_float<e4m3>(float x) {
     if constexpr (ptx::kArch >= 890) return e4m3{(u8)(magnitude(x) > kInf ? NarrowFormat<e4m3>::kNaN : ptx::to_e4m3x2(x, 0) & 0xff)};
     return e4m3{(u8)encode_narrow<e4m3>(x)};
 }
-// encode_magnitude is the same of a number that is not negative, or a NaN.
-__device__ __forceinline__ u32 encode_magnitude(float x) {
-    if constexpr (ptx::kArch >= 890) return ptx::to_e4m3x2(x, 0) & 0x7f; // NaN has all seven bits
-    return encode_narrow<e4m3>(x);
+// encode_magnitudes makes four codes of e4m3, in bytes, of numbers that are not negative, or NaNs.
+__device__ __forceinline__ u32 encode_magnitudes(float a, float b, float c, float d) {
+    if constexpr (ptx::kArch >= 890) return encode_four<e4m3>(a, b, c, d) & 0x7f7f7f7fu; // a NaN has all seven bits
+    return encode_narrow<e4m3>(a) | encode_narrow<e4m3>(b) << 8 | encode_narrow<e4m3>(c) << 16 | encode_narrow<e4m3>(d) << 24;
 }
 template <> __device__ __forceinline__ e5m2 from_float<e5m2>(float x) { return e5m2{(u8)encode_narrow<e5m2>(x)}; }
 template <> __device__ __forceinline__ e2m1 from_float<e2m1>(float x) { return e2m1{(u8)encode_narrow<e2m1>(x)}; }
@@ -195,8 +195,8 @@ template <class T, int N> struct Codes {
         u32 word[kWords];
     };
 
-    // Element at of base, the first of a byte.
-    static __device__ __forceinline__ i64 byte(i64 at) { return kBits == 4 ? at / 2 : at * (kBits / 8); }
+    // Element at of base, the first of a byte; at is not negative.
+    static __device__ __forceinline__ i64 byte(i64 at) { return kBits == 4 ? (i64)((u64)at / 2) : at * (kBits / 8); }
     __device__ __forceinline__ void load(const void* base, i64 at) {
         const Unit<kUnit>* p = (const Unit<kUnit>*)((const char*)base + byte(at));
 #pragma unroll
