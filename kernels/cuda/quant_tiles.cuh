@@ -52,7 +52,7 @@ struct QuantTile {
     u32 row_sf, col_sf; // the first block of its row factors and of its column factors
     int col_subs;           // how many blocks of factors it has of the latter
 
-    __device__ __forceinline__ int row_subs() const { return ceil_div(cols, kVec * kFactorCols); } // and of the former
+    __device__ __forceinline__ int row_subs() const { return kSub == 1 ? 1 : ceil_div(cols, kVec * kFactorCols); } // and of the former
 };
 
 // QuantTiles knows the tiles of one launch. All threads of the block make it.
@@ -108,7 +108,7 @@ struct QuantTiles {
         t.mid = t.last = (int)(left < 0 ? 0 : left < kSide ? left : kSide);
         t.row_sf = line * row_blocks + c * kSub;
         t.col_sf = column * col_blocks + r * kSub;
-        t.col_subs = min_of(kSub, (int)(col_blocks - r * kSub));
+        t.col_subs = kSub == 1 ? 1 : min_of(kSub, (int)(col_blocks - r * kSub));
         if constexpr (Params::Groups > 0) {
             t.owner = t.last > 0 ? groups.find(r) : kGroups - 1;
             if (t.last > 0) t.mid = groups.template at<kSide>(t.owner, r).mid - (int)t.row;

@@ -82,10 +82,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, Params::PerUnit)
         ptx::cp_async_wait<0>();
         __syncthreads(); // the tile is there, and nobody looks at the one before
         if constexpr (Params::HasCol) store_blocks(col_sf, done_sf, done_subs, factors + (turn + 1) % 2 * kTileFactors);
+        const int width = ptx::fresh(cols); // registers are few: what a thread makes of it is made anew
         tiles.advance(p, step);
         const bool more = tiles.has(p);
-        const QuantTile next = more ? tiles.at(p) : t;
-        if (more && Params::Stages == 2) fetch_tile(next, x, cols, copies + (turn + 1) % 2 * kTileBytes);
+        const QuantTile next = tiles.at(p); // nobody looks at it if there is none
+        if (more && Params::Stages == 2) fetch_tile(next, x, width, copies + (turn + 1) % 2 * kTileBytes);
         ptx::cp_async_commit();
         done_subs = 0;
         if (t.last == 0) {
@@ -93,8 +94,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, Params::PerUnit)
             if (col_sf) store_blocks(col_sf, t.col_sf, t.col_subs, nullptr);
         } else {
             const float norm = norm_of(norms, t.owner);
-            if constexpr (Params::HasRow) rows_of_tile(t, cols, norm, out, of_row, copy);
-            if constexpr (Params::HasCol) columns_of_tile(t, rows, cols, norm, col, of_col, copy, factors + turn % 2 * kTileFactors);
+            if constexpr (Params::HasRow) rows_of_tile(t, width, norm, out, of_row, copy);
+            if constexpr (Params::HasCol) columns_of_tile(t, rows, width, norm, col, of_col, copy, factors + turn % 2 * kTileFactors);
             done_sf = t.col_sf;
             done_subs = col_sf ? t.col_subs : 0;
         }
@@ -105,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, Params::PerUnit)
         }
         if constexpr (Params::Stages == 1) {
             __syncthreads();
-            fetch_tile(next, x, cols, copy);
+            fetch_tile(next, x, width, copy);
             ptx::cp_async_commit();
         }
         t = next;

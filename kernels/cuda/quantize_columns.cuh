@@ -177,6 +177,8 @@ __device__ __forceinline__ void columns_of_tile(const QuantTile& t, i64 rows, in
                 if (i < have) store_codes<Params::CodeUnit>(run[i], to + i * pitch, n);
         }
     } else {
+        u8* const to = (u8*)codes + Codes<Value, kFour>::byte(element);
+        const i64 pitch = Codes<Value, kFour>::byte(cols); // in fp4 columns are even
 #pragma unroll
         for (int r = 0; r < kRun; r++) {
             if (r >= n) continue;
@@ -185,9 +187,9 @@ __device__ __forceinline__ void columns_of_tile(const QuantTile& t, i64 rows, in
 #pragma unroll
             for (int i = 0; i < kFour; i++) c.word[0] |= run[i].code(r) << (i * code_bits<Value>());
             if constexpr (kVector) {
-                c.store(codes, element + (i64)r * cols);
+                c.store(to + r * pitch, 0);
             } else {
-                u8* out = (u8*)codes + Codes<Value, kFour>::byte(element + (i64)r * cols);
+                u8* const out = to + r * pitch;
 #pragma unroll
                 for (int b = 0; b < Codes<Value, kFour>::kBytes; b++)
                     if (b * 8 < have * code_bits<Value>()) out[b] = (u8)(c.word[0] >> (8 * b));

@@ -232,7 +232,7 @@ __device__ __forceinline__ void rows_of_tile(const QuantTile& t, int cols, float
     }
     if (!out.row_sf) return;
     if (!full) { // factors of what is not there
-        const bool inside = p.unit * kRun / kVec * kVec < t.cols;
+        const bool inside = (p.unit - p.part) * kRun < t.cols;
 #pragma unroll
         for (int i = 0; i < kRows / kSharers; i++)
             if (!inside || p.first() + (p.part * (kRows / kSharers) + i) * kDown >= t.last) codes &= ~(0xffu << 8 * i);
