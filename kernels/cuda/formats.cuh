@@ -115,12 +115,14 @@ __device__ __forceinline__ u32 encode_f16_pair(u32 mags, u32 signs) {
 }
 
 // encode_bf16_pair takes the halves of two numbers below 7 in bf16, and does the same with their signs: exponents of sums
-// begin at 132, as good as 24 in the three bits of a code.
+// begin at 132, which is taken off. The product has the sums themselves too, whose signs stand above the codes; what else it
+// leaves, the lower sum's sign 2^27 times, adds up to less than a code's lowest bit.
 __device__ __forceinline__ u32 encode_bf16_pair(u32 halves) {
+    constexpr u32 kFactor = 0x1041u, kLeast = 0x42004200u;
     u32 units;
     if constexpr (ptx::kArch >= 860) units = ptx::max_abs_bf16x2(halves, 0x3f003f00u) & 0xff80ff80u;
     else units = __vmaxu2(halves & 0x7f807f80u, 0x3f003f00u) | (halves & 0x80008000u);
-    return signed_pair(ptx::fma_bf16x2(units, 0x42804280u, halves) * 0x1040u, halves); // 64
+    return ptx::fma_bf16x2(units, 0x42804280u, halves) * kFactor - kLeast * kFactor; // 64
 }
 
 // two_pairs moves the upper nibbles of one word below those of another.

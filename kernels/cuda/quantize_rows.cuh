@@ -106,9 +106,9 @@ __device__ __forceinline__ void store_row_factors(u32 codes, const RowPlace& p, 
     const u32 two = __byte_perm(codes, other, next ? 0x3715 : 0x6240); // of rows 0 and 2, or 1 and 3
     other = __shfl_xor_sync(kFullWarp, two, kFar);
     const u32 four = __byte_perm(two, other, far && kSharers == 1 ? 0x3276 : 0x5410);
-    const int row = kSharers == 1 ? threadIdx.x % 4 : threadIdx.x / 2 % 2 + 2 * p.part, sub = kSharers == 1 ? p.unit / kFactorCols : 0;
+    const int row = kSharers == 1 ? threadIdx.x % 4 : threadIdx.x / 2 % 2 + 2 * p.part, sub = kSharers == 1 ? threadIdx.x / 8 % 2 : 0;
     if ((kSharers == 2 && far) || sub >= subs) return;
-    *(u32*)(sf + sub * kFactorBytes + factor_byte(p.first() % kDown, 0) + row * kFactorCols) = four; // rows are kDown apart
+    *(u32*)(sf + sub * kFactorBytes + (p.first() * kRows + row) * kFactorCols) = four; // factor_byte of row first+32*row
 }
 
 // split halves the maxima of two words among two threads: the thread keeps one of both, the other's with its own.
