@@ -79,8 +79,8 @@ template <> struct QuadScale<e4m3> {
     // Takes four factors plus kBias.
     static __device__ __forceinline__ QuadScale of(u32 biased) {
         const u32 eighths = biased & 0x07070707u, two = eighths | eighths >> 4, pick = __byte_perm(two, 0, 0x4420);
-        const u32 up = (biased + 0x07070707u) >> 3 & 0x1f1f1f1fu;
-        return QuadScale{(22 + kBias / 8) * 0x01010101u - up, __byte_perm(0xd2661d00u, 0x4592ec55u, pick), __byte_perm(0x3d3e3f3cu, 0x3c3c3c3du, pick)};
+        const u32 up = (biased + 0x07070707u) >> 3 & 0x1f1f1f1fu, exponents = (22 + kBias / 8) * 0x01010101u - up;
+        return QuadScale{exponents, __byte_perm(0xd2661d00u, 0x4592ec55u, pick), __byte_perm(0x3d3e3f3cu, 0x3c3c3c3du, pick)};
     }
     __device__ __forceinline__ PairScale<e4m3> at(int i, int j) const {
         return PairScale<e4m3>{__byte_perm(exponents, 0, 0x4040 | i | j << 8) << 7, __byte_perm(low, high, 0x4040 | i * 0x11 | j * 0x1100)};

@@ -37,10 +37,11 @@ struct Sixteen {
 #pragma unroll
         for (int h = 0; h < 2; h++) half[h].load(from, h * 8);
     }
-    __device__ __forceinline__ u32 top() const {
+    __device__ __forceinline__ u32 top() const { // the largest magnitude, of both elements of words
+        constexpr int kWords = Pack<X, 8>::kBytes / 4;
         u32 top = half[0].word[0];
 #pragma unroll
-        for (int w = 1; w < 2 * Pack<X, 8>::kBytes / 4; w++) top = larger_of<X>(top, half[w / (Pack<X, 8>::kBytes / 4)].word[w % (Pack<X, 8>::kBytes / 4)]);
+        for (int w = 1; w < 2 * kWords; w++) top = larger_of<X>(top, half[w / kWords].word[w % kWords]);
         return top;
     }
     __device__ __forceinline__ void limit(u32 limits) {
