@@ -14,7 +14,7 @@ type quantizeParams struct {
 	HasRow, HasCol        bool
 	Transpose             bool
 	Random                bool
-	CodeUnit              int
+	RowUnit, CodeUnit     int
 	Stages                int
 }
 
@@ -43,7 +43,7 @@ func (o quantize) params(c *graph.KernelCall) quantizeParams {
 		},
 		ValueType: codeType(o.Format.Values()), FactorType: codeType(o.Format.Factor()),
 		HasRow: c.Out[quantRow] != nil || c.Out[quantRowSF] != nil, HasCol: c.Out[quantCol] != nil || c.Out[quantColSF] != nil,
-		Transpose: o.Transpose, Random: c.In[quantDraw] != nil, CodeUnit: 1, Stages: 2,
+		Transpose: o.Transpose, Random: c.In[quantDraw] != nil, RowUnit: copyUnit(o.Format.Values().Bytes(cols)), CodeUnit: 1, Stages: 2,
 	}
 	if offsets := c.In[quantOffsets]; offsets != nil {
 		p.Groups, p.Align = offsets.Shape[0], o.Align
@@ -125,8 +125,11 @@ func (o quantize) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 	l := launchOf("quantize", "quantize.cuh", p, blocks, blockThreads,
 		ptr(c.Out[quantRow]), ptr(c.Out[quantRowSF]), ptr(c.Out[quantCol]), ptr(c.Out[quantColSF]), ptr(scale), in, norms, ptr(c.In[quantDraw]),
 		int64(rows), int32(cols), int32(batches), o.Salt, int32(scales))
+	if p.HasRow || p.HasCol {
+		l.SharedBytes = p.Stages * (quantSide*quantSide*x.DType.Bits()/8 + quantSide) // 16 bytes after every 16 rows
+	}
 	if p.HasCol {
-		l.SharedBytes = p.Stages*quantSide*quantSide*x.DType.Bits()/8 + 2*quantSide*quantSide/p.Vec
+		l.SharedBytes += 2 * quantSide * quantSide / p.Vec
 	}
 	return append(launches, l), nil
 }

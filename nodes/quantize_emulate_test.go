@@ -79,6 +79,10 @@ func quantCases() (all []quantCase) {
 			return quantize{Format: f, Axis: AlongBoth, Transpose: true, Align: 256},
 				[]*graph.Value{m.counted("x", dtype.BFloat16, 151, 300, 264), nil, nil, nil, nil, nil}
 		})
+		add(fmt.Sprintf("%s/whole tiles", f), func(m *emulation) (graph.Op, []*graph.Value) { // of blocks that are all normal
+			return quantize{Format: f, Axis: AlongBoth, Transpose: true, Align: 256},
+				[]*graph.Value{m.normals("x", dtype.BFloat16, 256, 256), nil, nil, nil, nil, nil}
+		})
 		for _, norm := range []float32{0, -2, 1e-30, 1e30} {
 			add(fmt.Sprintf("%s/norm=%v", f, norm), func(m *emulation) (graph.Op, []*graph.Value) {
 				return quantize{Format: f, Axis: AlongBoth, Transpose: true, Align: 256},

@@ -42,50 +42,60 @@ template <class Value, class Factor, bool kOne = false> __device__ __forceinline
 }
 
 // PairScale is what a word of bf16 is multiplied by on the short way to e2m1 without a norm: its two elements may be of two
-// blocks. What it needs of a block is a word, which brief makes of the block's factor. Products must be below 7.
+// blocks. Products must be below 7. QuadScale has what it takes of the factors of four blocks; at joins two of them.
 template <class Factor> struct PairScale;
+template <class Factor> struct QuadScale;
 
 // Powers of two: halves of scales in bf16.
 template <> struct PairScale<e8m0> {
     u32 half;
-    static __device__ __forceinline__ u32 brief(u32 factor) { return __float_as_uint(__fmul_rn(inverse<e8m0>(factor), 0.5f)); }
-    static __device__ __forceinline__ PairScale of(u32 a, u32 b) { return PairScale{__byte_perm(a, b, 0x7632)}; }
     __device__ __forceinline__ u32 codes(u32 word) const { return encode_bf16_pair(ptx::mul_bf16x2(word, half)); }
 };
+template <> struct QuadScale<e8m0> {
+    u32 brief[4];
+    static __device__ __forceinline__ u32 brief_of(u32 factor) { return __float_as_uint(__fmul_rn(inverse<e8m0>(factor), 0.5f)); }
+    __device__ __forceinline__ PairScale<e8m0> at(int i, int j) const { return PairScale<e8m0>{__byte_perm(brief[i], brief[j], 0x7632)}; }
+};
 
-// Reciprocals of numbers of 4 bits: a power of two, and a number of 11 bits from 1 to 2. Where the exact quotient is halfway
-// between two codes, so is the product rounded, or off to the even side; where not, 8 bits of the element keep it further off than
-// 11 bits can tell. The scale itself is rounded, and so quotients by 15 of 1.25, 2.5 and 5 become larger than halfway, but 0.25
-// stays: those products are made larger by 2^-10, and then less by 2^-12.
+// Reciprocals of numbers of 4 bits: a power of two, and a number of 11 bits from 1 to 2. The product is made less by 2^-14.
+// Where the exact quotient is halfway between two codes, so is the product rounded, or off to the even side; where not, 8 bits
+// of the element keep it further off than 11 bits can tell. The scale itself is rounded, and so quotients by 15 of 1.25, 2.5
+// and 5 become larger than halfway, but 0.25 stays. (short_codes.cpp tries all.)
 //
 // Small numbers of bf16 have the bits of numbers of f16, shifted: 2^-112 is in the power.
 template <> struct PairScale<e4m3> {
-    u32 power, rest, back;
-    static constexpr u32 kFifteenth = 0x3c45, kBack = 0x8c00; // in f16: 1/15 made larger, -2^-12
-
-    // The power is in the upper half, the rest in the lower: of 1 to 15/8 by eighths, 1/9 and 1/11 rounded up, 1/15 as said.
-    // The factor is normal, or what normal_factor makes of it.
-    static __device__ __forceinline__ u32 brief(u32 factor) {
-        const u32 eighths = factor & 7, low = __byte_perm(0xd2661d00u, 0x4592ec55u, eighths), high = __byte_perm(0x3d3e3f3cu, 0x3c3c3c3du, eighths);
-        return __byte_perm(__byte_perm(low, high, 0x0040), (22u << 23) - (((factor + 7) & ~7u) << 20), 0x7610);
-    }
-    static __device__ __forceinline__ u32 back_of(u32 brief) { return (brief & 0xffff) == kFifteenth ? kBack * 0x10001 : 0; }
-    static __device__ __forceinline__ PairScale of(u32 a, u32 b) {
-        return PairScale{__byte_perm(a, b, 0x7632), __byte_perm(a, b, 0x5410), (back_of(a) & 0xffff) | (back_of(b) & 0xffff0000)};
-    }
+    u32 power, rest;
     __device__ __forceinline__ u32 codes(u32 word) const {
         const u32 mags = ptx::mul_bf16x2(ptx::abs_bf16x2(word), power) * 8;
-        return encode_f16_pair(ptx::fma_f16x2(mags, rest, back), word);
+        return encode_f16_pair(ptx::fma_f16x2(mags, rest, 0x84008400u), word);
+    }
+};
+// Of each factor a byte: the exponent of the power in bf16, and the halves of the rest, 1 to 15/8 by eighths inverted, 1/9, 1/11
+// and 1/15 rounded up.
+template <> struct QuadScale<e4m3> {
+    u32 exponents, low, high;
+    static constexpr u32 kBias = 24; // of factors: subnormal ones are normal ones whose exponents go on below 0
+
+    // Takes four factors plus kBias.
+    static __device__ __forceinline__ QuadScale of(u32 biased) {
+        const u32 eighths = biased & 0x07070707u, two = eighths | eighths >> 4, pick = __byte_perm(two, 0, 0x4420);
+        const u32 up = (biased + 0x07070707u) >> 3 & 0x1f1f1f1fu, exponents = (22 + kBias / 8) * 0x01010101u - up;
+        return QuadScale{exponents, __byte_perm(0xd2661d00u, 0x4592ec55u, pick), __byte_perm(0x3d3e3f3cu, 0x3c3c3c3du, pick)};
+    }
+    __device__ __forceinline__ PairScale<e4m3> at(int i, int j) const {
+        return PairScale<e4m3>{__byte_perm(exponents, 0, 0x4040 | i | j << 8) << 7, __byte_perm(low, high, 0x4040 | i * 0x11 | j * 0x1100)};
     }
 };
 
-// normal_factor is a factor in e4m3, subnormal ones as if exponents went on below 0.
-__device__ __forceinline__ u32 normal_factor(u32 factor) {
+// biased_factor is a factor as QuadScale wants it.
+__device__ __forceinline__ u32 biased_factor(u32 factor) {
     const u32 shift = factor >= 8 ? 0 : factor >= 4 ? 1 : factor >= 2 ? 2 : 3;
-    return (factor << shift) - 8 * shift;
+    return (factor << shift) - 8 * shift + QuadScale<e4m3>::kBias;
 }
 // is_extreme is true of factors that are not normal or the largest, which may leave products of 7 and more, and of a NaN.
 __device__ __forceinline__ bool is_extreme(u32 factor) { return factor - 8 >= 0x7e - 8; }
+// any_extreme asks four factors at once.
+__device__ __forceinline__ bool any_extreme(u32 factors) { return (((factors + 0x02020202u) | ~(factors + 0x78787878u)) & 0x80808080u) != 0; }
 // limit_of is the largest magnitude, in bf16, that a block with that factor need look at, or more than all. Factor 0 is not
 // asked for.
 __device__ __forceinline__ u32 limit_of(u32 factor) {

@@ -115,12 +115,14 @@ __device__ __forceinline__ u32 encode_f16_pair(u32 mags, u32 signs) {
 }
 
 // encode_bf16_pair takes the halves of two numbers below 7 in bf16, and does the same with their signs: exponents of sums
-// begin at 132, as good as 24 in the three bits of a code.
+// begin at 132, which is taken off. The product has the sums themselves too, whose signs stand above the codes; what else it
+// leaves, the lower sum's sign 2^27 times, adds up to less than a code's lowest bit.
 __device__ __forceinline__ u32 encode_bf16_pair(u32 halves) {
+    constexpr u32 kFactor = 0x1041u, kLeast = 0x42004200u;
     u32 units;
     if constexpr (ptx::kArch >= 860) units = ptx::max_abs_bf16x2(halves, 0x3f003f00u) & 0xff80ff80u;
     else units = __vmaxu2(halves & 0x7f807f80u, 0x3f003f00u) | (halves & 0x80008000u);
-    return signed_pair(ptx::fma_bf16x2(units, 0x42804280u, halves) * 0x1040u, halves); // 64
+    return ptx::fma_bf16x2(units, 0x42804280u, halves) * kFactor - kLeast * kFactor; // 64
 }
 
 // two_pairs moves the upper nibbles of one word below those of another.
@@ -140,10 +142,10 @@ template <> __device__ __forceinline__ e4m3 from_float<e4m3>(float x) {
     if constexpr (ptx::kArch >= 890) return e4m3{(u8)(magnitude(x) > kInf ? NarrowFormat<e4m3>::kNaN : ptx::to_e4m3x2(x, 0) & 0xff)};
     return e4m3{(u8)encode_narrow<e4m3>(x)};
 }
-// encode_magnitude is the same of a number that is not negative, or a NaN.
-__device__ __forceinline__ u32 encode_magnitude(float x) {
-    if constexpr (ptx::kArch >= 890) return ptx::to_e4m3x2(x, 0) & 0x7f; // NaN has all seven bits
-    return encode_narrow<e4m3>(x);
+// encode_magnitudes makes four codes of e4m3, in bytes, of numbers that are not negative, or NaNs.
+__device__ __forceinline__ u32 encode_magnitudes(float a, float b, float c, float d) {
+    if constexpr (ptx::kArch >= 890) return encode_four<e4m3>(a, b, c, d) & 0x7f7f7f7fu; // a NaN has all seven bits
+    return encode_narrow<e4m3>(a) | encode_narrow<e4m3>(b) << 8 | encode_narrow<e4m3>(c) << 16 | encode_narrow<e4m3>(d) << 24;
 }
 template <> __device__ __forceinline__ e5m2 from_float<e5m2>(float x) { return e5m2{(u8)encode_narrow<e5m2>(x)}; }
 template <> __device__ __forceinline__ e2m1 from_float<e2m1>(float x) { return e2m1{(u8)encode_narrow<e2m1>(x)}; }
@@ -195,8 +197,8 @@ template <class T, int N> struct Codes {
         u32 word[kWords];
     };
 
-    // Element at of base, the first of a byte.
-    static __device__ __forceinline__ i64 byte(i64 at) { return kBits == 4 ? at / 2 : at * (kBits / 8); }
+    // Element at of base, the first of a byte; at is not negative.
+    static __device__ __forceinline__ i64 byte(i64 at) { return kBits == 4 ? (i64)((u64)at / 2) : at * (kBits / 8); }
     __device__ __forceinline__ void load(const void* base, i64 at) {
         const Unit<kUnit>* p = (const Unit<kUnit>*)((const char*)base + byte(at));
 #pragma unroll

@@ -234,4 +234,11 @@ __device__ __forceinline__ float rcp_approx(float x) {
     return r;
 }
 
+// No instruction: the same number, of which the compiler knows nothing, so that what is made of it is not kept from one turn
+// of a loop to the next.
+__device__ __forceinline__ int fresh(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
 }  // namespace ptx

@@ -46,10 +46,13 @@ struct QuantTile {
     int owner;        // group, or batch
     int batch;        // 0 with groups
     i64 row;          // the first, in its matrix
+    i64 origin, turned; // its first element, in the order of x and transposed
     int mid, last;    // rows: those before mid are real, others before last are padding, the rest is not there
     int col, cols;    // the first column, and how many there are
     u32 row_sf, col_sf; // the first block of its row factors and of its column factors
-    int row_subs, col_subs; // how many blocks of factors it has of each
+    int col_subs;           // how many blocks of factors it has of the latter
+
+    __device__ __forceinline__ int row_subs() const { return kSub == 1 ? 1 : ceil_div(cols, kVec * kFactorCols); } // and of the former
 };
 
 // QuantTiles knows the tiles of one launch. All threads of the block make it.
@@ -99,12 +102,13 @@ struct QuantTiles {
         t.row = (i64)r * kSide;
         t.col = c * kSide;
         t.cols = min_of(kSide, cols - t.col);
+        t.origin = (p.batch * rows + t.row) * cols + t.col;
+        t.turned = ((i64)p.batch * cols + t.col) * rows + t.row;
         const i64 left = in_use - t.row;
         t.mid = t.last = (int)(left < 0 ? 0 : left < kSide ? left : kSide);
         t.row_sf = line * row_blocks + c * kSub;
-        t.row_subs = min_of(kSub, (int)(row_blocks - c * kSub));
         t.col_sf = column * col_blocks + r * kSub;
-        t.col_subs = min_of(kSub, (int)(col_blocks - r * kSub));
+        t.col_subs = kSub == 1 ? 1 : min_of(kSub, (int)(col_blocks - r * kSub));
         if constexpr (Params::Groups > 0) {
             t.owner = t.last > 0 ? groups.find(r) : kGroups - 1;
             if (t.last > 0) t.mid = groups.template at<kSide>(t.owner, r).mid - (int)t.row;

@@ -2,30 +2,30 @@
 //
 // A tile of quant_tiles.cuh at a time: its row blocks (quantize_rows.cuh), then its column blocks (quantize_columns.cuh).
 //
-// With columns, tiles go through shared memory, in the format of x, and the next one is on its way while a tile is worked
-// at. A row's units of 16 bytes change places there, by the number of its 16 rows, so that no bank is asked twice by
-// threads of different rows.
+// Tiles go through shared memory, in the format of x, and the next one is on its way while a tile is worked at.
 //
 // Only blocks whose factor or norm is not finite look for products that are NaN.
 //
-// Launch: 256 threads, Params::PerUnit blocks a multiprocessor; the grid strides over tiles. Dynamic shared memory with
-// columns: Params::Stages tiles of x, then two tiles' column factors.
+// Launch: 256 threads, Params::PerUnit blocks a multiprocessor; the grid strides over tiles. Dynamic shared memory: Params::Stages
+// copies of tiles, then with columns two tiles' column factors.
 //
 // Params: XType, ValueType, FactorType, Vec, Groups (0: none), Align, HasRow, HasCol, Transpose, Discrete, Norm, NormEach, Unit, Random,
-// Vector, CodeUnit (bytes of a store of transposed codes), PerUnit, Stages (tiles in shared memory, 1 or 2).
+// Vector, RowUnit and CodeUnit (bytes of a store of row codes and of transposed codes), PerUnit, Stages (tiles in shared memory, 1 or 2).
 #include "quantize_columns.cuh"
 #include "quantize_rows.cuh"
 
 // fetch_tile begins to bring a tile to shared memory, zeros where x has nothing.
-__device__ __forceinline__ void fetch_tile(const QuantTile& t, const void* x, i64 rows, int cols, u8* copy) {
+__device__ __forceinline__ void fetch_tile(const QuantTile& t, const void* x, int cols, u8* copy) {
+    static_assert(kLines == kRun, "a thread's rows are kCopyRun apart");
     const int line = threadIdx.x % kLine, first = threadIdx.x / kLine, n = clamp_of(t.cols - line * 8, 0, 8);
-    const char* from = (const char*)x + ((t.batch * rows + t.row + first) * cols + t.col + line * 8) * (i64)sizeof(X);
+    const char* from = (const char*)x + (t.origin + (i64)first * cols + line * 8) * (i64)sizeof(X);
+    u8* const place = copy + first * kCopyRow + line * 8 * sizeof(X);
+    const u32 to = ptx::shared_address(place);
     if (kVector && t.mid == kSide && t.cols == kSide) { // without a question for each row
 #pragma unroll
         for (int turn = 0; turn < kTurns; turn++) {
-            const u32 to = ptx::shared_address(copy + turned_at(unit_at(first, line), turn));
 #pragma unroll
-            for (int b = 0; b < Pack<X, 8>::kBytes; b += 16) ptx::cp_async16(true, to + b, from + b);
+            for (int b = 0; b < Pack<X, 8>::kBytes; b += 16) ptx::cp_async16(true, to + turn * kCopyRun + b, from + b);
             from += (i64)cols * kLines * (i64)sizeof(X);
         }
         return;
@@ -33,15 +33,14 @@ __device__ __forceinline__ void fetch_tile(const QuantTile& t, const void* x, i6
 #pragma unroll
     for (int turn = 0; turn < kTurns; turn++) {
         const int r = first + turn * kLines, have = r < t.mid ? n : 0;
-        u8* const to = copy + turned_at(unit_at(first, line), turn);
         if constexpr (kVector) {
             // Where nothing is there, nothing is read either.
 #pragma unroll
-            for (int b = 0; b < Pack<X, 8>::kBytes; b += 16) ptx::cp_async16_zero(true, ptx::shared_address(to + b), from + b, have ? 16 : 0);
+            for (int b = 0; b < Pack<X, 8>::kBytes; b += 16) ptx::cp_async16_zero(true, to + turn * kCopyRun + b, from + b, have ? 16 : 0);
         } else {
             Pack<X, 8> p;
             load_eight(p, from, 0, have);
-            p.store(to, 0);
+            p.store(place + turn * kCopyRun, 0);
         }
         from += (i64)cols * kLines * (i64)sizeof(X);
     }
@@ -70,50 +69,44 @@ extern "C" __global__ void __launch_bounds__(kThreads, Params::PerUnit)
     if constexpr (!Params::HasRow && !Params::HasCol) return;
     const Place step = tiles.place(gridDim.x);
     Place p = tiles.place(blockIdx.x);
-    if constexpr (!Params::HasCol) {
-        for (; tiles.has(p); tiles.advance(p, step)) {
-            const QuantTile t = tiles.at(p);
-            if (t.last > 0) rows_of_tile(t, x, rows, cols, norm_of(norms, t.owner), out, of_row, nullptr);
-            else if (row_sf) store_blocks(row_sf, t.row_sf, t.row_subs, nullptr);
-        }
-        return;
-    }
     if (!tiles.has(p)) return;
     u8* const copies = ptx::dynamic_shared();
     u8* const factors = copies + Params::Stages * kTileBytes;
     QuantTile t = tiles.at(p);
     u32 done_sf = 0; // the tile before: its column factors wait in shared memory for a barrier
     int done_subs = 0;
-    fetch_tile(t, x, rows, cols, copies);
+    fetch_tile(t, x, cols, copies);
     ptx::cp_async_commit();
     for (int turn = 0;; turn++) {
         u8* const copy = copies + turn % Params::Stages * kTileBytes;
         ptx::cp_async_wait<0>();
         __syncthreads(); // the tile is there, and nobody looks at the one before
-        store_blocks(col_sf, done_sf, done_subs, factors + (turn + 1) % 2 * kTileFactors);
+        if constexpr (Params::HasCol) store_blocks(col_sf, done_sf, done_subs, factors + (turn + 1) % 2 * kTileFactors);
+        const int width = ptx::fresh(cols); // registers are few: what a thread makes of it is made anew
         tiles.advance(p, step);
         const bool more = tiles.has(p);
-        const QuantTile next = more ? tiles.at(p) : t;
-        if (more && Params::Stages == 2) fetch_tile(next, x, rows, cols, copies + (turn + 1) % 2 * kTileBytes);
+        const QuantTile next = tiles.at(p); // nobody looks at it if there is none
+        if (more && Params::Stages == 2) fetch_tile(next, x, width, copies + (turn + 1) % 2 * kTileBytes);
         ptx::cp_async_commit();
         done_subs = 0;
         if (t.last == 0) {
-            if (row_sf) store_blocks(row_sf, t.row_sf, t.row_subs, nullptr);
+            if (row_sf) store_blocks(row_sf, t.row_sf, t.row_subs(), nullptr);
             if (col_sf) store_blocks(col_sf, t.col_sf, t.col_subs, nullptr);
         } else {
             const float norm = norm_of(norms, t.owner);
-            if constexpr (Params::HasRow) rows_of_tile(t, x, rows, cols, norm, out, of_row, copy);
-            columns_of_tile(t, rows, cols, norm, col, of_col, copy, factors + turn % 2 * kTileFactors);
+            if constexpr (Params::HasRow) rows_of_tile(t, width, norm, out, of_row, copy);
+            if constexpr (Params::HasCol) columns_of_tile(t, rows, width, norm, col, of_col, copy, factors + turn % 2 * kTileFactors);
             done_sf = t.col_sf;
             done_subs = col_sf ? t.col_subs : 0;
         }
         if (!more) {
+            if constexpr (!Params::HasCol) return;
             __syncthreads();
             return store_blocks(col_sf, done_sf, done_subs, factors + turn % 2 * kTileFactors);
         }
         if constexpr (Params::Stages == 1) {
             __syncthreads();
-            fetch_tile(next, x, rows, cols, copy);
+            fetch_tile(next, x, width, copy);
             ptx::cp_async_commit();
         }
         t = next;

@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, Params::PerUnit)
             top = 0;
         }
         const int n = clamp_of(t.cols - line * 8, 0, 8);
-        const i64 at = (t.batch * rows + t.row + first) * cols + t.col + line * 8;
+        const i64 at = t.origin + (i64)first * cols + line * 8;
 #pragma unroll
         for (int base = 0; base < kTurns; base += kHeld) {
             Pack<X, 8> held[kHeld];

@@ -7,14 +7,17 @@
 using Value = Params::ValueType;
 using Factor = Params::FactorType;
 
-constexpr int kSharers = kVec / 8;      // threads that share a row block
 constexpr int kRun = 16, kFour = 4;     // rows and columns of a thread that makes column blocks
+constexpr int kSharers = kVec / kRun;   // threads that share a block
 constexpr int kPerWord = 4 / sizeof(X); // elements of a word
 constexpr int kQuad = kFour / kPerWord; // words of four columns
 constexpr bool kNarrow = code_bits<Value>() == 4;
-constexpr int kTileBytes = kSide * kSide * sizeof(X), kTileFactors = kSub * kFactorBytes;
-static_assert(kLines == 16, "rows of two turns are the 32 that a block of factors counts first");
 static_assert(kVec == kRun || kVec == 2 * kRun);
+
+// The copy of a tile in shared memory: 16 bytes are left out after every kRun rows, so that threads that read one column of
+// different runs, or one row of two, ask different banks.
+constexpr int kCopyRow = kSide * sizeof(X), kCopyRun = kRun * kCopyRow + 16;
+constexpr int kTileBytes = kSide / kRun * kCopyRun, kTileFactors = kSub * kFactorBytes;
 
 // is_e8m0 and is_bf16 are for formats that only their names tell apart.
 template <class T> constexpr bool is_e8m0 = false;
@@ -48,29 +51,34 @@ template <class T> __device__ __forceinline__ u32 top_of(u32 top, int i) {
     else return magnitude(i == 0 ? Pair<T>::low(top) : Pair<T>::high(top));
 }
 
-// Scale is what a block's elements are multiplied by. With kPaired, brief is for PairScale; with kLimited, limit is limit_of.
+// Scale is what a block's elements are multiplied by. With kPaired, brief is for QuadScale.
 struct Scale {
     float s;
     u32 code; // the factor
-    bool odd; // the long way is needed; with kLimited, settle before the scale is used
-    u32 brief, limit;
+    bool odd; // the long way is needed
+    u32 brief;
 };
 
 // scale_of makes a block's factor of its largest magnitude.
 __device__ __forceinline__ Scale scale_of(u32 top, float norm) {
-    if constexpr (kLimited) {
-        const u32 code = encode_magnitude(__fmul_rn(__uint_as_float(top), NarrowFormat<Value>::kRcp));
-        return Scale{0, code, is_extreme(code), PairScale<Factor>::brief(code), 0x7fff};
-    }
     const BlockScale b = block_scale<Value, Factor, Params::Unit>(top, norm);
-    return Scale{b.s, b.code, b.odd, kPaired ? PairScale<Factor>::brief(b.code) : 0, 0x7fff};
+    return Scale{b.s, b.code, b.odd, kShort ? QuadScale<e8m0>::brief_of(b.code) : 0};
 }
 
-// settle is the rest of it with kLimited, for extreme factors, but for s, which the long way alone wants.
-__device__ __forceinline__ void settle(Scale& s, u32 top) {
-    s.odd = top >= kInf || (top != 0 && s.code == 0);
-    s.brief = PairScale<Factor>::brief(normal_factor(s.code));
-    if (top != 0 && !s.odd) s.limit = limit_of(s.code);
+// With kLimited, the factors of four blocks are made at once, and where one is extreme, settle does what is left for each.
+
+// factors_of makes them of two words of maxima.
+template <class T> __device__ __forceinline__ u32 factors_of(u32 a, u32 b) {
+    const auto scaled = [](float top) { return __fmul_rn(fabsf(top), NarrowFormat<Value>::kRcp); };
+    return encode_magnitudes(scaled(Pair<T>::low(a)), scaled(Pair<T>::high(a)), scaled(Pair<T>::low(b)), scaled(Pair<T>::high(b)));
+}
+struct Settled {
+    bool odd;          // the long way is needed
+    u32 biased, limit; // for QuadScale; limit_of
+};
+__device__ __forceinline__ Settled settle(u32 factor, u32 top) {
+    const bool odd = top >= kInf || (top != 0 && factor == 0);
+    return Settled{odd, biased_factor(factor), top != 0 && !odd ? limit_of(factor) : 0x7fff};
 }
 __device__ __forceinline__ float long_scale(u32 top) { return block_scale<Value, Factor>(top, 1.f).s; }
 
@@ -108,13 +116,23 @@ template <class T> struct ShortPair {
         return encode_f16_pair(ptx::pack_f16(__fmul_rn(Pair<T>::low(mags), a), __fmul_rn(Pair<T>::high(mags), b)), word);
     }
 };
-// short_scale is for the elements of a word.
-__device__ __forceinline__ auto short_scale(const Scale& a, const Scale& b) {
-    if constexpr (kPaired) return PairScale<Factor>::of(a.brief, b.brief);
-    else return ShortPair<X>{a.s, b.s};
-}
 
-// unit_at is the place of eight columns of a row of the copy, in bytes; they are of one unit, or of two for float.
-__device__ __forceinline__ int unit_at(int r, int unit) { return (r * kSide + ((unit ^ r / kRun) * 8)) * (int)sizeof(X); }
-// turned_at is unit_at(first + turn * kLines, line) of at = unit_at(first, line), first below kLines.
-__device__ __forceinline__ int turned_at(int at, int turn) { return (at ^ turn * 8 * (int)sizeof(X)) + turn * kLines * kSide * (int)sizeof(X); }
+// store_codes writes the first n codes, in units of kUnit bytes where all are there. Half a byte is followed by zero.
+template <int kUnit, int N> __device__ __forceinline__ void store_codes(const Codes<Value, N>& c, u8* out, int n) {
+    constexpr int kBytes = Codes<Value, N>::kBytes, kWords = kUnit < 4 ? 1 : (kUnit < kBytes ? kUnit : kBytes) / 4;
+    if (n == N && kUnit >= 4) {
+#pragma unroll
+        for (int i = 0; i < kBytes / 4; i += kWords) {
+            Unit<kWords * 4> u;
+            u32* words = (u32*)&u;
+#pragma unroll
+            for (int j = 0; j < kWords; j++) words[j] = c.word[i + j];
+            *(Unit<kWords * 4>*)(out + 4 * i) = u;
+        }
+        return;
+    }
+    const int bytes = kNarrow ? (n + 1) / 2 : n;
+#pragma unroll
+    for (int i = 0; i < kBytes; i++)
+        if (i < bytes) out[i] = (u8)(c.word[i / 4] >> (i % 4 * 8) & (kNarrow && 2 * i + 1 == n ? 15 : 255));
+}

@@ -21,38 +21,16 @@ struct Columns {
     Pack<X, kFour> row[kRun];
 
     __device__ __forceinline__ void load(const u8* copy, const ColumnPlace& p) {
-        const u8* from = copy + unit_at(p.run * kRun, p.c / 8) + p.c % 8 * sizeof(X);
+        const u8* from = copy + p.run * kCopyRun + p.c * sizeof(X);
 #pragma unroll
         for (int r = 0; r < kRun; r++) row[r].load(from, r * kSide);
     }
 };
 
-// store_run writes the codes of n rows of one column, transposed, from element at on.
-__device__ __forceinline__ void store_run(const Codes<Value, kRun>& c, void* codes, i64 at, int n) {
-    constexpr int kBytes = Codes<Value, kRun>::kBytes, kUnit = Params::CodeUnit < kBytes ? Params::CodeUnit : kBytes;
-    u8* out = (u8*)codes + Codes<Value, kRun>::byte(at);
-    if (n == kRun && kUnit >= 4) {
-        constexpr int kWords = kUnit < 4 ? 1 : kUnit / 4;
-#pragma unroll
-        for (int i = 0; i < kBytes / 4; i += kWords) {
-            Unit<kWords * 4> u;
-            u32* words = (u32*)&u;
-#pragma unroll
-            for (int j = 0; j < kWords; j++) words[j] = c.word[i + j];
-            *(Unit<kWords * 4>*)(out + 4 * i) = u;
-        }
-        return;
-    }
-    const int bytes = kNarrow ? (n + 1) / 2 : n;
-#pragma unroll
-    for (int i = 0; i < kBytes; i++)
-        if (i < bytes) out[i] = (u8)(c.word[i / 4] >> (i % 4 * 8) & (kNarrow && 2 * i + 1 == n ? 15 : 255));
-}
-
 // products multiplies row r of four columns, the first of which is an element of x, by their blocks' scales.
-__device__ __forceinline__ void products(float (&v)[kFour], const Columns& x, int r, const Scale (&s)[kFour], i64 element, const Draw& draw) {
+__device__ __forceinline__ void products(float (&v)[kFour], const Columns& x, int r, const float (&s)[kFour], i64 element, const Draw& draw) {
 #pragma unroll
-    for (int i = 0; i < kFour; i++) v[i] = __fmul_rn(x.row[r].get(i), s[i].s);
+    for (int i = 0; i < kFour; i++) v[i] = __fmul_rn(x.row[r].get(i), s[i]);
     if constexpr (Params::Random && kVector) { // element is a multiple of 4
         const uint4 four = draw.four((u64)element / 4);
         v[0] = rounded_at_random(v[0], four.x);
@@ -65,26 +43,24 @@ __device__ __forceinline__ void products(float (&v)[kFour], const Columns& x, in
     }
 }
 
-// column_codes makes the codes of a thread's four columns.
-__device__ __forceinline__ void column_codes(Codes<Value, kRun> (&run)[kFour], const Columns& x, const Scale (&s)[kFour], bool odd, i64 element,
-                                             int cols, const Draw& draw) {
-    if constexpr (kNarrow && (kShort || kPaired)) {
-        if (!odd) {
+// short_column_codes makes the codes of a thread's four columns of two scales, of a word each.
+template <class S> __device__ __forceinline__ void short_column_codes(Codes<Value, kRun> (&run)[kFour], const Columns& x, const S (&scale)[2]) {
 #pragma unroll
-            for (int w = 0; w < kQuad; w++) {
-                const auto scale = short_scale(s[2 * w], s[2 * w + 1]);
-                u32 two[kRun / 2];
+    for (int w = 0; w < 2; w++) {
+        u32 two[kRun / 2];
 #pragma unroll
-                for (int r = 0; r < kRun; r += 2) two[r / 2] = two_pairs(scale.codes(x.row[r].word[w]), scale.codes(x.row[r + 1].word[w]));
+        for (int r = 0; r < kRun; r += 2) two[r / 2] = two_pairs(scale[w].codes(x.row[r].word[w]), scale[w].codes(x.row[r + 1].word[w]));
 #pragma unroll
-                for (int k = 0; k < kRun / 8; k++) {
-                    run[2 * w].word[k] = bytes_of(two[4 * k], two[4 * k + 1], two[4 * k + 2], two[4 * k + 3], 1);
-                    run[2 * w + 1].word[k] = bytes_of(two[4 * k], two[4 * k + 1], two[4 * k + 2], two[4 * k + 3], 3);
-                }
-            }
-            return;
+        for (int k = 0; k < kRun / 8; k++) {
+            run[2 * w].word[k] = bytes_of(two[4 * k], two[4 * k + 1], two[4 * k + 2], two[4 * k + 3], 1);
+            run[2 * w + 1].word[k] = bytes_of(two[4 * k], two[4 * k + 1], two[4 * k + 2], two[4 * k + 3], 3);
         }
     }
+}
+
+// column_codes is the long way.
+__device__ __forceinline__ void column_codes(Codes<Value, kRun> (&run)[kFour], const Columns& x, const float (&s)[kFour], bool odd, i64 element,
+                                             int cols, const Draw& draw) {
     constexpr int kCodes = Codes<Value, kRun>::kPerWord;
 #pragma unroll
     for (int k = 0; k < kRun / kCodes; k++) {
@@ -125,46 +101,84 @@ __device__ __forceinline__ void columns_of_tile(const QuantTile& t, i64 rows, in
     }
     const bool full = kVector && t.last == kSide && t.cols == kSide;
     u8* const to_sf = sf + block / kFactorCols * kFactorBytes + factor_byte(p.c, block);
-    Scale s[kFour];
+    u32 factors = 0; // a byte each
+    float s[kFour];
+    u32 brief[kFour];
     bool odd = false;
+    if constexpr (kLimited) {
+        factors = factors_of<X>(top[0], top[1]);
+        odd = any_extreme(factors);
+    } else {
 #pragma unroll
-    for (int i = 0; i < kFour; i++) {
-        s[i] = scale_of(top_of<X>(top[i / kPerWord], i % kPerWord), norm);
-        odd = odd || s[i].odd;
+        for (int i = 0; i < kFour; i++) {
+            const Scale of = scale_of(top_of<X>(top[i / kPerWord], i % kPerWord), norm);
+            factors |= of.code << 8 * i;
+            s[i] = of.s;
+            brief[i] = of.brief;
+            odd = odd || of.odd;
+        }
     }
-    if (kVec == kRun || p.run % 2 == 0) {
+    if (kSharers == 1 || p.run % 2 == 0) {
+        u32 kept = factors;
+        if (!full) kept = block * kVec >= t.last || have == 0 ? 0 : factors & 0xffffffffu >> (4 - have) * 8;
 #pragma unroll
-        for (int i = 0; i < kFour; i++) to_sf[factor_byte(i, 0)] = full || (i < have && block * kVec < t.last) ? (u8)s[i].code : 0;
+        for (int i = 0; i < kFour; i++) to_sf[factor_byte(i, 0)] = (u8)(kept >> 8 * i);
     }
     if (!codes || have == 0 || n == 0) return;
+    u32 biased = factors + QuadScale<e4m3>::kBias * 0x01010101u;
     if constexpr (kLimited) {
         if (odd) {
             odd = false;
+            biased = 0;
+            u32 limit[kFour];
 #pragma unroll
             for (int i = 0; i < kFour; i++) {
-                settle(s[i], top_of<X>(top[i / kPerWord], i % kPerWord));
-                odd = odd || s[i].odd;
+                const u32 most = top_of<X>(top[i / kPerWord], i % kPerWord);
+                const Settled of = settle(factors >> 8 * i & 0xff, most);
+                biased |= of.biased << 8 * i;
+                limit[i] = of.limit;
+                odd = odd || of.odd;
             }
             if (odd) {
 #pragma unroll
-                for (int i = 0; i < kFour; i++) s[i].s = long_scale(top_of<X>(top[i / kPerWord], i % kPerWord));
+                for (int i = 0; i < kFour; i++) s[i] = long_scale(top_of<X>(top[i / kPerWord], i % kPerWord));
             }
 #pragma unroll
             for (int w = 0; w < kQuad; w++) {
 #pragma unroll
-                for (int r = 0; r < kRun; r++) x.row[r].word[w] = limited(x.row[r].word[w], s[2 * w].limit | s[2 * w + 1].limit << 16);
+                for (int r = 0; r < kRun; r++) x.row[r].word[w] = limited(x.row[r].word[w], limit[2 * w] | limit[2 * w + 1] << 16);
             }
         }
     }
-    const i64 element = (t.batch * rows + t.row + first) * cols + t.col + p.c;                    // in the order of x
-    const i64 place = ((i64)t.batch * cols + t.col + p.c) * rows + t.row + first;                 // transposed
+    const i64 element = t.origin + (i64)first * cols + p.c, place = t.turned + p.c * rows + first; // in the order of x, and transposed
     Codes<Value, kRun> run[kFour];
-    column_codes(run, x, s, odd, element, cols, draw);
-    if constexpr (Params::Transpose) {
-#pragma unroll
-        for (int i = 0; i < kFour; i++)
-            if (full || i < have) store_run(run[i], codes, place + i * rows, full ? kRun : n);
+    if (kNarrow && (kShort || kPaired) && !odd) {
+        if constexpr (kLimited) {
+            const auto quad = QuadScale<e4m3>::of(biased);
+            short_column_codes(run, x, {quad.at(0, 1), quad.at(2, 3)});
+        } else if constexpr (kNarrow && kPaired) {
+            const QuadScale<e8m0> quad{brief[0], brief[1], brief[2], brief[3]};
+            short_column_codes(run, x, {quad.at(0, 1), quad.at(2, 3)});
+        } else if constexpr (kNarrow && kShort) {
+            short_column_codes(run, x, {ShortPair<X>{s[0], s[1]}, ShortPair<X>{s[2], s[3]}});
+        }
     } else {
+        column_codes(run, x, s, odd, element, cols, draw);
+    }
+    if constexpr (Params::Transpose) {
+        u8* const to = (u8*)codes + Codes<Value, kRun>::byte(place);
+        const i64 pitch = Codes<Value, kRun>::byte(rows); // in fp4 rows are even
+        if (full) {
+#pragma unroll
+            for (int i = 0; i < kFour; i++) store_codes<Params::CodeUnit>(run[i], to + i * pitch, kRun);
+        } else {
+#pragma unroll
+            for (int i = 0; i < kFour; i++)
+                if (i < have) store_codes<Params::CodeUnit>(run[i], to + i * pitch, n);
+        }
+    } else {
+        u8* const to = (u8*)codes + Codes<Value, kFour>::byte(element);
+        const i64 pitch = Codes<Value, kFour>::byte(cols); // in fp4 columns are even
 #pragma unroll
         for (int r = 0; r < kRun; r++) {
             if (r >= n) continue;
@@ -173,9 +187,9 @@ __device__ __forceinline__ void columns_of_tile(const QuantTile& t, i64 rows, in
 #pragma unroll
             for (int i = 0; i < kFour; i++) c.word[0] |= run[i].code(r) << (i * code_bits<Value>());
             if constexpr (kVector) {
-                c.store(codes, element + (i64)r * cols);
+                c.store(to + r * pitch, 0);
             } else {
-                u8* out = (u8*)codes + Codes<Value, kFour>::byte(element + (i64)r * cols);
+                u8* const out = to + r * pitch;
 #pragma unroll
                 for (int b = 0; b < Codes<Value, kFour>::kBytes; b++)
                     if (b * 8 < have * code_bits<Value>()) out[b] = (u8)(c.word[0] >> (8 * b));

@@ -1,10 +1,57 @@
-// The row blocks of a tile of quantize.cuh. Sixteen threads hold a row, eight columns each, rows 16 apart; the 2 or 4 threads
-// that share a block make the factors of different rows, and hand them out. The factors change places among the threads of a
-// row so that 16 bytes lie together.
+// The row blocks of a tile of quantize.cuh, from its copy in shared memory. Eight threads hold a row, sixteen columns each, and
+// four rows 32 apart. Of the two threads that share a block of 32 each makes the factors of half the rows, and hands them out.
+// The factors change places among the threads of a row so that 16 bytes lie together.
 //
 // Whole tiles whose products are all short take the short way, without a question for each row.
 #pragma once
 #include "quantize_block.cuh"
+
+constexpr int kAcross = kSide / kRun, kDown = kThreads / kAcross; // threads of a row, and rows that a thread block takes at a time
+constexpr int kRows = kSide / kDown;                              // rows of a thread
+constexpr int kHeldRows = sizeof(X) == 2 ? kRows : kRows / 2;     // those that are in registers at once
+static_assert(kDown == 32, "a block of factors has those of rows 32 apart beside each other");
+
+// RowPlace is where a thread stands in a tile when rows are made: rows first, first+32 and so on, sixteen columns from
+// kRun*unit on. Eight lanes have four units of two rows 16 apart: different banks.
+struct RowPlace {
+    int unit, row, run; // row of kRun, of run 0 or 1
+    int part;           // which of the threads that share a block
+    __device__ __forceinline__ RowPlace() {
+        const int thread = threadIdx.x;
+        unit = thread % 4 + thread / 8 % 2 * 4;
+        row = thread / 16;
+        run = thread / 4 % 2;
+        part = thread % kSharers;
+    }
+    __device__ __forceinline__ int first() const { return run * kRun + row; }
+    // from is where the columns of row first are in the copy; rows further on are kDownBytes apart.
+    static constexpr int kDownBytes = kDown / kRun * kCopyRun;
+    __device__ __forceinline__ int from() const { return run * kCopyRun + row * kCopyRow + unit * kRun * (int)sizeof(X); }
+};
+
+// Sixteen is what a thread holds of a row.
+struct Sixteen {
+    Pack<X, 8> half[2];
+
+    __device__ __forceinline__ void load(const u8* from) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) half[h].load(from, h * 8);
+    }
+    __device__ __forceinline__ u32 top() const { // the largest magnitude, of both elements of words
+        constexpr int kWords = Pack<X, 8>::kBytes / 4;
+        u32 top = half[0].word[0];
+#pragma unroll
+        for (int w = 1; w < 2 * kWords; w++) top = larger_of<X>(top, half[w / kWords].word[w % kWords]);
+        return top;
+    }
+    __device__ __forceinline__ void limit(u32 limits) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+#pragma unroll
+            for (int w = 0; w < Pack<X, 8>::kBytes / 4; w++) half[h].word[w] = limited(half[h].word[w], limits);
+        }
+    }
+};
 
 // row_codes makes the codes of eight columns from at on, n of which are there.
 __device__ __forceinline__ void row_codes(Codes<Value, 8>& c, const Pack<X, 8>& p, i64 at, int n, float s, bool odd, const Draw& draw) {
@@ -28,41 +75,41 @@ __device__ __forceinline__ void row_codes(Codes<Value, 8>& c, const Pack<X, 8>& 
     encode_products<8>(c, v, odd);
 }
 
-// store_eight stores the first n codes; in fp4 n is even.
-__device__ __forceinline__ void store_eight(const Codes<Value, 8>& c, u8* out, int n) {
-    if constexpr (kVector) {
-        if (n > 0) c.store(out, 0);
-    } else {
-        const int bytes = kNarrow ? n / 2 : n;
+// long_row_codes makes those of sixteen the long way.
+__device__ __forceinline__ void long_row_codes(Codes<Value, kRun>& c, const Sixteen& x, i64 at, int n, float s, bool odd, const Draw& draw) {
+    constexpr int kWords = Codes<Value, 8>::kWords;
 #pragma unroll
-        for (int i = 0; i < Codes<Value, 8>::kBytes; i++)
-            if (i < bytes) out[i] = (u8)(c.word[i / 4] >> (i % 4 * 8));
+    for (int h = 0; h < 2; h++) {
+        Codes<Value, 8> eight;
+        row_codes(eight, x.half[h], at + 8 * h, n - 8 * h, s, odd, draw);
+#pragma unroll
+        for (int w = 0; w < kWords; w++) c.word[h * kWords + w] = eight.word[w];
     }
 }
 
-// store_row_factors writes a thread's share of row factors: codes are those of rows r, r+32, r+64 and r+96, a byte each, and of
-// the rows kLines further on, of the block that it shares, of which threads that share it have one row each. Four threads
-// join theirs.
-__device__ __forceinline__ void store_row_factors(const u32 (&codes)[2], int r, int line, int subs, u8* sf) {
-    const int part = line % kSharers, factor = line / kSharers, c = factor % kFactorCols;
-    const u32 pick = (0x4444u & ~(15u << 4 * c)) | (u32)part << 4 * c; // byte part to byte c, zeros elsewhere
-    u32 word[2][4 / kSharers];
+// short_row_codes makes those of sixteen in fp4 the short way.
+template <class S> __device__ __forceinline__ void short_row_codes(Codes<Value, kRun>& c, const Sixteen& x, const S& scale) {
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
+    for (int h = 0; h < 2; h++) {
+        u32 pair[4];
 #pragma unroll
-        for (int j = 0; j < 4 / kSharers; j++) {
-            u32 w = __byte_perm(codes[i], 0, pick + ((u32)(j * kSharers) << 4 * c));
-            w |= __shfl_xor_sync(kFullWarp, w, kSharers);
-            word[i][j] = w | __shfl_xor_sync(kFullWarp, w, 2 * kSharers);
-        }
+        for (int w = 0; w < 4; w++) pair[w] = scale.codes(x.half[h].word[w]);
+        c.word[h] = four_pairs(pair);
     }
-    if (c != 0 || factor / kFactorCols >= subs) return;
-    u8* const to = sf + factor / kFactorCols * kFactorBytes + factor_byte(r + 32 * part, 0);
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-#pragma unroll
-        for (int j = 0; j < 4 / kSharers; j++) *(u32*)(to + factor_byte(i * kLines + 32 * j * kSharers, 0)) = word[i][j];
-    }
+}
+
+// store_row_factors writes a thread's row factors, a byte each: those of its rows; or, where two threads share a block, of the
+// first two of them or the others. Four threads join theirs.
+__device__ __forceinline__ void store_row_factors(u32 codes, const RowPlace& p, int subs, u8* sf) {
+    constexpr int kNext = kSharers == 1 ? 1 : 2, kFar = kSharers == 1 ? 2 : 8; // lanes to the next factor, and to the one after that
+    const bool next = threadIdx.x & kNext, far = threadIdx.x & kFar;
+    u32 other = __shfl_xor_sync(kFullWarp, codes, kNext);
+    const u32 two = __byte_perm(codes, other, next ? 0x3715 : 0x6240); // of rows 0 and 2, or 1 and 3
+    other = __shfl_xor_sync(kFullWarp, two, kFar);
+    const u32 four = __byte_perm(two, other, far && kSharers == 1 ? 0x3276 : 0x5410);
+    const int row = kSharers == 1 ? threadIdx.x % 4 : threadIdx.x / 2 % 2 + 2 * p.part, sub = kSharers == 1 ? threadIdx.x / 8 % 2 : 0;
+    if ((kSharers == 2 && far) || sub >= subs) return;
+    *(u32*)(sf + sub * kFactorBytes + (p.first() * kRows + row) * kFactorCols) = four; // factor_byte of row first+32*row
 }
 
 // split halves the maxima of two words among two threads: the thread keeps one of both, the other's with its own.
@@ -72,138 +119,124 @@ __device__ __forceinline__ u32 split(u32 even, u32 odd, int lanes) {
     return larger_of<X>(second ? odd : even, other);
 }
 
-// rows_of_tile makes the row blocks of a tile, from its copy if there is one. The maxima of a block's threads come in words
-// of kPerWord turns, four of them, of which each of the threads gets its share and makes the factors.
-__device__ __forceinline__ void rows_of_tile(const QuantTile& t, const void* x, i64 rows, int cols, float norm, const Outputs& out, const Draw& draw,
-                                             const u8* copy) {
-    constexpr int kOwn = 4 / kSharers; // words of maxima that a thread gets
-    const int line = threadIdx.x % kLine, first = threadIdx.x / kLine, n = clamp_of(t.cols - line * 8, 0, 8);
-    const int part = line % kSharers, lane = threadIdx.x % 32;
-    const i64 at = (t.batch * rows + t.row + first) * cols + t.col + line * 8;
-    const i64 pitch = (i64)cols * kLines; // elements from a turn to the next
-    const X* const from = (const X*)x + at;
+// rows_of_tile makes the row blocks of a tile.
+__device__ __forceinline__ void rows_of_tile(const QuantTile& t, int cols, float norm, const Outputs& out, const Draw& draw, const u8* copy) {
+    constexpr int kMade = kHeldRows / kSharers; // factors that a thread makes at a time
+    constexpr int kOwn = 2 / kSharers;          // words of maxima for them
+    const RowPlace p;
+    const int n = clamp_of(t.cols - p.unit * kRun, 0, kRun);
+    const i64 at = t.origin + (i64)p.first() * cols + p.unit * kRun;
+    const i64 pitch = (i64)cols * kDown; // elements from a row to the next
+    const u8* const from = copy + p.from();
     const bool full = kVector && t.last == kSide && t.cols == kSide;
-    u32 codes[2] = {};
+    u32 codes = 0;
 #pragma unroll
-    for (int group = 0; group < kTurns / kHeld; group++) {
-        // The turn of held pack i: those of a word of maxima are of the same 32 rows, the next word 32 rows on.
-        const auto turn = [&](int i) { return kPerWord == 2 ? i : 2 * i + group; };
-        Pack<X, 8> held[kHeld];
-        if (Params::HasCol) {
+    for (int group = 0; group < kRows / kHeldRows; group++) {
+        const auto row = [&](int i) { return kHeldRows == kRows ? i : 2 * i + group; }; // that of held i
+        Sixteen held[kHeldRows];
 #pragma unroll
-            for (int i = 0; i < kHeld; i++) held[i].load(copy + turned_at(unit_at(first, line), turn(i)), 0);
-        } else if (full && t.mid == kSide) {
+        for (int i = 0; i < kHeldRows; i++) held[i].load(from + row(i) * RowPlace::kDownBytes);
+        u32 word[2], own[kOwn]; // maxima
 #pragma unroll
-            for (int i = 0; i < kHeld; i++) held[i].load(from, turn(i) * pitch);
+        for (int k = 0; k < 2; k++) {
+            if constexpr (kPerWord == 2) {
+                const u32 a = held[2 * k].top(), b = held[2 * k + 1].top();
+                word[k] = larger_of<X>(__byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632));
+            } else {
+                word[k] = held[k].top();
+            }
+        }
+        if constexpr (kSharers == 2) {
+            own[0] = split(word[0], word[1], 1);
+        } else {
+            own[0] = word[0];
+            own[1] = word[1];
+        }
+        Scale mine[kMade];
+        bool any = false;
+        if constexpr (kLimited) {
+            codes = factors_of<X>(own[0], own[1]);
+            any = any_extreme(codes);
         } else {
 #pragma unroll
-            for (int i = 0; i < kHeld; i++) load_eight(held[i], from, turn(i) * pitch, first + turn(i) * kLines < t.mid ? n : 0);
-        }
-        u32 top[kHeld], word[4];
-#pragma unroll
-        for (int i = 0; i < kHeld; i++) {
-            top[i] = 0;
-#pragma unroll
-            for (int w = 0; w < Pack<X, 8>::kBytes / 4; w++) top[i] = larger_of<X>(top[i], held[i].word[w]);
-        }
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            if constexpr (kPerWord == 2)
-                word[k] = larger_of<X>(__byte_perm(top[2 * k], top[2 * k + 1], 0x5410), __byte_perm(top[2 * k], top[2 * k + 1], 0x7632));
-            else
-                word[k] = top[k];
-        }
-        u32 own[kOwn]; // words part, and part+2
-        own[0] = split(word[0], word[1], 1);
-        const u32 next = split(word[2], word[3], 1);
-        if constexpr (kSharers == 4) own[0] = split(own[0], next, 2);
-        else own[1] = next;
-        Scale mine[kOwn][kPerWord];
-        bool any = false;
-#pragma unroll
-        for (int k = 0; k < kOwn; k++) {
-#pragma unroll
-            for (int h = 0; h < kPerWord; h++) {
-                mine[k][h] = scale_of(top_of<X>(own[k], h), norm);
-                any = any || mine[k][h].odd;
-                codes[kPerWord == 2 ? h : group] |= mine[k][h].code << ((part + kSharers * k) * 8);
+            for (int i = 0; i < kMade; i++) {
+                mine[i] = scale_of(top_of<X>(own[i / kPerWord], i % kPerWord), norm);
+                any = any || mine[i].odd;
+                codes |= mine[i].code << (kHeldRows == kRows ? i : row(i) % (kRows / kSharers)) * 8;
             }
         }
         if (!out.row) continue;
         bool any_odd = __any_sync(kFullWarp, any);
-        const auto of_turn = [&](int i, auto field) { // from the thread that made it
-            const int k = i / kPerWord;
-            return __shfl_sync(kFullWarp, mine[k / kSharers][i % kPerWord].*field, lane - part + k % kSharers);
+        const auto of_row = [&](int i, auto field) { // from the thread that made it
+            if constexpr (kSharers == 1) return mine[i].*field;
+            else return __shfl_sync(kFullWarp, mine[i % kMade].*field, threadIdx.x % 32 - p.part + i / kMade);
         };
+        u32 biased = codes + QuadScale<e4m3>::kBias * 0x01010101u;
         if constexpr (kLimited) {
-            if (any_odd || !full) {
+            if (any_odd) {
                 any = false;
+                biased = 0;
 #pragma unroll
-                for (int k = 0; k < kOwn; k++) {
-#pragma unroll
-                    for (int h = 0; h < kPerWord; h++) {
-                        settle(mine[k][h], top_of<X>(own[k], h));
-                        mine[k][h].s = long_scale(top_of<X>(own[k], h));
-                        any = any || mine[k][h].odd;
-                    }
+                for (int i = 0; i < kRows; i++) {
+                    const Settled of = settle(codes >> 8 * i & 0xff, top_of<X>(own[i / 2], i % 2));
+                    biased |= of.biased << 8 * i;
+                    held[i].limit(of.limit * 0x10001);
+                    any = any || of.odd;
                 }
                 any_odd = __any_sync(kFullWarp, any);
-#pragma unroll
-                for (int i = 0; i < kHeld; i++) {
-                    const u32 limit = of_turn(i, &Scale::limit);
-#pragma unroll
-                    for (int w = 0; w < 4; w++) held[i].word[w] = limited(held[i].word[w], limit * 0x10001);
-                }
             }
         }
-        u8* const to = (u8*)out.row + Codes<Value, 8>::byte(at);
-        const i64 to_pitch = Codes<Value, 8>::byte(pitch); // pitch is a multiple of 16
+        u8* const to = (u8*)out.row + Codes<Value, kRun>::byte(at);
+        const i64 to_pitch = Codes<Value, kRun>::byte(pitch); // pitch is a multiple of 32
         if constexpr (kShort || kPaired) {
             if (!any_odd && full) {
+                u32 brief[kHeldRows];
+                if constexpr (kNarrow && kPaired && !kLimited) {
 #pragma unroll
-                for (int i = 0; i < kHeld; i++) {
-                    Scale s{};
-                    if constexpr (kPaired) s.brief = of_turn(i, &Scale::brief);
-                    else s.s = of_turn(i, &Scale::s);
-                    Codes<Value, 8> c;
-                    if constexpr (kNarrow) {
-                        const auto scale = short_scale(s, s);
-                        u32 pair[4];
+                    for (int i = 0; i < kHeldRows; i++) brief[i] = of_row(i, &Scale::brief);
+                }
 #pragma unroll
-                        for (int w = 0; w < 4; w++) pair[w] = scale.codes(held[i].word[w]);
-                        c.word[0] = four_pairs(pair);
+                for (int i = 0; i < kHeldRows; i++) {
+                    Codes<Value, kRun> c;
+                    if constexpr (kLimited) {
+                        short_row_codes(c, held[i], QuadScale<e4m3>::of(biased).at(i, i));
+                    } else if constexpr (kPaired) {
+                        short_row_codes(c, held[i], QuadScale<e8m0>{brief[0], brief[1], brief[2], brief[3]}.at(i, i));
                     } else {
-                        row_codes(c, held[i], 0, n, s.s, false, draw);
+                        const float s = of_row(i, &Scale::s);
+                        if constexpr (kNarrow) short_row_codes(c, held[i], ShortPair<X>{s, s});
+                        else long_row_codes(c, held[i], 0, kRun, s, false, draw);
                     }
-                    c.store(to + turn(i) * to_pitch, 0);
+                    store_codes<Params::RowUnit>(c, to + row(i) * to_pitch, kRun);
                 }
                 continue;
             }
         }
-        constexpr int kUnroll = kShort || kPaired ? 1 : kHeld; // the short way is short
+        constexpr bool kAgain = kShort || kPaired; // the short way is short
+        constexpr int kUnroll = kAgain ? 1 : kHeldRows;
 #pragma unroll kUnroll
-        for (int i = 0; i < kHeld; i++) {
-            Pack<X, 8> p;
+        for (int i = 0; i < kHeldRows; i++) {
             float s = 0;
-            bool is_odd = false;
+            Sixteen x;
+            if constexpr (kAgain) x.load(from + row(i) * RowPlace::kDownBytes);
 #pragma unroll
-            for (int j = 0; j < kHeld; j++) {
+            for (int j = 0; j < kHeldRows; j++) {
                 if (i != j) continue;
-                p = held[j];
-                s = of_turn(j, &Scale::s);
-                is_odd = of_turn(j, &Scale::odd);
+                if constexpr (kLimited) s = long_scale(top_of<X>(own[j / 2], j % 2));
+                else s = of_row(j, &Scale::s);
+                if constexpr (!kAgain) x = held[j];
             }
-            Codes<Value, 8> c;
-            row_codes(c, p, at + turn(i) * pitch, n, s, is_odd, draw);
-            store_eight(c, to + turn(i) * to_pitch, first + turn(i) * kLines < t.last ? n : 0);
+            Codes<Value, kRun> c;
+            long_row_codes(c, x, at + row(i) * pitch, n, s, any_odd, draw);
+            store_codes<Params::RowUnit>(c, to + row(i) * to_pitch, p.first() + row(i) * kDown < t.last ? n : 0);
         }
     }
     if (!out.row_sf) return;
     if (!full) { // factors of what is not there
-        const bool inside = t.col + line * 8 / kVec * kVec < cols;
+        const bool inside = (p.unit - p.part) * kRun < t.cols;
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (!inside || first + i * kLines >= t.last) codes[i % 2] &= ~(0xffu << (i / 2 * 8));
+        for (int i = 0; i < kRows / kSharers; i++)
+            if (!inside || p.first() + (p.part * (kRows / kSharers) + i) * kDown >= t.last) codes &= ~(0xffu << 8 * i);
     }
-    store_row_factors(codes, first, line, t.row_subs, (u8*)out.row_sf + (i64)t.row_sf * kFactorBytes);
+    store_row_factors(codes, p, t.row_subs(), (u8*)out.row_sf + (i64)t.row_sf * kFactorBytes);
 }

@@ -31,6 +31,7 @@ inline int thread() { return threadIdx.x; }
 inline void cp_async16_zero(bool wanted, u32 dst, const void* src, u32 bytes) { cp_async_zero(wanted, dst, src, bytes, 16); }
 inline void cp_async4_zero(bool wanted, u32 dst, const void* src, u32 bytes) { cp_async_zero(wanted, dst, src, bytes, 4); }
 inline void cp_async16(bool wanted, u32 dst, const void* src) { cp_async16_zero(wanted, dst, src, 16); }
+inline int fresh(int x) { return x; }
 inline void cp_async_commit() { machine.current->groups.emplace_back(); }
 template <int kPending>
 void cp_async_wait() {

@@ -19,11 +19,9 @@ u32 short_codes(u32 word, float s, u32 factor) {
     } else if constexpr (std::is_same_v<X, f16>) {
         return encode_f16_pair(ptx::pack_f16(__fmul_rn(Pair<X>::low(mags), s), __fmul_rn(Pair<X>::high(mags), s)), word);
     } else if constexpr (std::is_same_v<Factor, e8m0>) {
-        const u32 brief = PairScale<e8m0>::brief(factor);
-        return PairScale<e8m0>::of(brief, brief).codes(word);
+        return QuadScale<e8m0>{{QuadScale<e8m0>::brief_of(factor)}}.at(0, 0).codes(word);
     } else {
-        const u32 brief = PairScale<e4m3>::brief(normal_factor(factor));
-        return PairScale<e4m3>::of(brief, brief).codes(limited(word, limit_of(factor) * 0x10001));
+        return QuadScale<e4m3>::of(biased_factor(factor) * 0x01010101u).at(0, 3).codes(limited(word, limit_of(factor) * 0x10001));
     }
 }
 
