@@ -462,7 +462,7 @@ __device__ __forceinline__ void multiply_thin_block(Accumulators<Spec::kWarpM>& 
     constexpr int kParts = S::kParts / 2 * kCount;
     const int column = thread / 32 * 64 + thread % 32 / 4, at = p.at + kAt;
     const u32 codes = S::B::place(thread, p.codes_b(), column, p.in_slot(kAt)), words = S::B::word_place(p.words_b(), column, at);
-    u32 factors[4], two[2];  // of columns 2i and 2i+1; at hand, in both halves
+    u32 factors[2];  // of columns j and j+1
     repeat<0, 2 / kCount>([&](auto number) {
         constexpr int kFirst = decltype(number)::value;
         u32 left[kParts][kPieces][4];
@@ -475,17 +475,11 @@ __device__ __forceinline__ void multiply_thin_block(Accumulators<Spec::kWarpM>& 
         }
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            if constexpr (kFirst == 0) {
-                if (j % 2 == 0) {
-                    S::B::read_factors(thread, two, words + j % 4 * 128 + j / 4 * 4, at);  // row_place(column + 8j)
-                    factors[j / 2] = ptx::pick_bytes(two[0], two[1], 0x5410);
-                }
-            } else if (j % 2 == 0) {
-                two[0] = ptx::pick_bytes(factors[j / 2], 0, 0x1010);
-                two[1] = ptx::pick_bytes(factors[j / 2], 0, 0x3232);
+            if (j % 2 == 0) {
+                S::B::read_factors(thread, factors, words + j % 4 * 128 + j / 4 * 4, at);  // row_place(column + 8j)
             }
             u32 b[2 * kParts];
-            S::B::template read<kFirst, kCount>(b, seen.top, codes + 8 * j * S::B::kRowBytes, two[j % 2]);
+            S::B::template read<kFirst, kCount>(b, seen.top, codes + 8 * j * S::B::kRowBytes, factors[j % 2]);
 #pragma unroll
             for (int part = 0; part < kParts; part++) {
 #pragma unroll
