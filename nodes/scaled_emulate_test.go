@@ -118,6 +118,7 @@ func TestEmulate_GroupedGEMMQuant(t *testing.T) {
 		{NVFP4, bf16, scaledGroups, true, 264, 224, "dense", true, [2]int{128, 256}},
 		{NVFP4, f32, noRows, true, 72, 96, "dense", false, [2]int{}},
 		{MXFP8, bf16, thinGroups, true, 520, 208, "dense", false, [2]int{}},
+		{MXFP8, bf16, thinGroups, true, 72, 160, "dense", false, [2]int{}}, // a word of factors ends in the slot after its first
 		{MXFP8E5M2, bf16, thinGroups, true, 72, 512, "discrete", true, [2]int{}},
 		{MXFP4, bf16, thinGroups, true, 264, 416, "dense", true, [2]int{}},
 		{MXFP4Vec16, bf16, thinGroups, true, 256, 160, "discrete", false, [2]int{}},

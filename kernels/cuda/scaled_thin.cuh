@@ -98,7 +98,7 @@ struct ThinCodes {
         }
     }
 
-    // Copies their words of factors.
+    // Copies their words of factors; left: from the first word on.
     __device__ __forceinline__ void issue_factors(int thread, u32 words, int left) const {
 #pragma unroll
         for (int i = 0; i < kTurns; i++) {
@@ -330,8 +330,9 @@ struct ThinFeeder {
         const int thread = Spec::kWarpM > 32 ? ptx::thread() : static_cast<int>(threadIdx.x);  // multiply_thin
         a.issue(thread, to, left);
         b.issue(thread, to + S::A::kSlotBytes, left);
-        a.issue_factors(thread, to + S::kFactorsAt, left);
-        b.issue_factors(thread, to + S::kFactorsAt + S::A::kFactorBytes, left);
+        const int of_words = Spec::kThinTailed && left > 0 ? left + phase * S::kDeep : left;  // from where the first word of factors begins
+        a.issue_factors(thread, to + S::kFactorsAt, of_words);
+        b.issue_factors(thread, to + S::kFactorsAt + S::A::kFactorBytes, of_words);
         ptx::cp_async_commit();
         if (left > S::kDeep) {
             left -= S::kDeep;
