@@ -109,7 +109,7 @@ func (o groupedGEMMdGLU) parts(w weightKind, p rowProduct, m int, dprob, dbias, 
 func (o groupedGEMMdGLU) CUDAScratch(n *graph.Node, d graph.GPU) int64 {
 	a, c, experts := n.In(gradDD), n.In(gradC), n.In(gradOffsets).Dim(0)
 	if f := o.Weights.Only; f != NoBlockFormat {
-		return scaledDGLUScratch(n, d, f, o.Weights, o.Align, o.Launch, a.DType())
+		return scaledDGLUScratch(n, d, f, o.Weights, o.Align, o.Launch, a.DType(), false)
 	}
 	p, err := rowProductOf(o.Launch, d, o.Weights, a.DType(), experts, a.Dim(0), a.Dim(1), c.Dim(1)/2)
 	if err != nil {
