@@ -420,7 +420,7 @@ func scaledQuantizedCases() []gpuCase {
 	for _, dt := range []dtype.DType{dtype.E4M3, dtype.E5M2, dtype.E2M1} {
 		for i, s := range scaledGroupings {
 			of, layout := quantizedFormat(dt, MXFP8), Layout(i%3)
-			l := Launch{Tile: map[string][2]int{"tails": {64, 64}, "all in one": {128, 256}, "roomy": {256, 128}}[s.name]}
+			l := Launch{Tile: map[string][2]int{"tails": {64, 64}, "all in one": {128, 128}, "roomy": {128, 128}}[s.name]}
 			all = append(all, gpuCase{fmt.Sprintf("grouped_gemm_quant/quantized/%s/%s", dt, s.name), func(b *gpuGraph) {
 				n, k := 160, 96
 				if i%2 == 1 && dt != dtype.E2M1 {
