@@ -44,6 +44,8 @@ const (
 	stageBytes = 16 * 64 * 4
 	// lineBytes is what a row of a tile takes of a slot.
 	lineBytes = 128
+	// quantRows are the rows of a tile of quant_epilogue.cuh, which a warp has whole.
+	quantRows = 32
 	// scaledDepth is the length of the reduction that a block of codes covers, columnBytes what a slot has for its column.
 	scaledDepth, columnBytes = 64, 16
 	// bandRows is how many rows of tiles make the operands of the thread blocks that run at once smallest: about as
@@ -90,6 +92,7 @@ type productSize struct {
 	vec     int  // codes that share a factor
 	thin    bool // the kernel for few rows (thin_cuda.go)
 	decoded bool // codes are decoded first, and the product is the plain one (scaled_cuda.go)
+	warpM   int  // fewest rows of a warp
 }
 
 // codeBits says which operands of a product are codes.
@@ -124,7 +127,7 @@ func chooseTile(l Launch, d graph.GPU, s productSize) (productTile, error) {
 		if l.Tile == [2]int{} && s.dt == dtype.Float32 && c.warpM > 32 {
 			continue // plain multiply-adds need the registers
 		}
-		t := productTile{TileM: c.m, TileN: c.n, WarpM: c.warpM, Band: max(1, bandRows/c.m), Blocks: c.blocks}
+		t := productTile{TileM: c.m, TileN: c.n, WarpM: max(c.warpM, s.warpM), Band: max(1, bandRows/c.m), Blocks: c.blocks}
 		if !t.fit(d, s) {
 			continue
 		}

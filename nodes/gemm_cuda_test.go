@@ -2,6 +2,8 @@ package nodes
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/moegraph/moegraph/dtype"
@@ -123,5 +125,61 @@ func TestProductTile_Scaled(t *testing.T) {
 	plain.codes, plain.decoded = codeBits{a: 8, b: 8}, true
 	if got, err := chooseTile(Launch{}, testGPUs[0], plain); got != want || err != nil {
 		t.Errorf("decoded: got %+v, %v, want %+v", got, err, want)
+	}
+}
+
+// TestScaledQuantized_Launches: products make the codes and factors of a quantized output themselves, any of them alone too, in
+// tiles whose warps have whole blocks, and without room for the output in the scratch.
+func TestScaledQuantized_Launches(t *testing.T) {
+	const m, n, k, experts = 4096, 1024, 256, 8
+	for _, dt := range []dtype.DType{dtype.E4M3, dtype.E5M2, dtype.E2M1} {
+		g := graph.New("quantized")
+		factors := func(name string, rows, batches int) *graph.Value {
+			return g.Input(name, dtype.E8M0, dtype.FactorLayout{Rows: rows, Cols: dtype.FactorCols(k, 32), Batches: batches}.Bytes())
+		}
+		offsets, counts := g.Input("offsets", dtype.Int32, experts), g.Input("counts", dtype.Int32, experts)
+		a, sfa, b, sfb := g.Input("a", dtype.E4M3, m, k), factors("sfa", m, 1), g.Input("b", dtype.E4M3, experts, n, k), factors("sfb", n, experts)
+		c, norm := g.Input("c", dtype.BFloat16, m, 2*n), g.Input("norm", dtype.Float32, 1)
+		for _, tile := range append([][2]int{{}}, Tiles...) {
+			l := Launch{Tile: tile}
+			graph.Apply(scaledGEMM{Align: 128, D: dt, Launch: l}, a, offsets, counts, nil, nil, nil, sfa, norm, nil, nil, b, sfb)
+			graph.Apply(scaledGLU{Act: defaultAct, Align: 128, D: dt, C: dtype.BFloat16, Launch: l}, a, offsets, counts, nil, nil, nil, sfa, norm, nil, nil, b, sfb)
+			graph.Apply(scaledDGLU{Act: defaultAct, Align: 128, DC: dt, ActType: dtype.BFloat16, Launch: l}, a, offsets, counts, nil, nil, c, nil, sfa, norm, nil, nil, b, sfb)
+		}
+		must(t, g.Err())
+		for _, node := range g.Nodes() {
+			op, ok := node.Op().(graph.CUDAOp)
+			if !ok {
+				continue
+			}
+			for _, d := range testGPUs {
+				for only := -1; only < len(node.Op().Outputs()); only++ {
+					call := kernelCall(node, d)
+					for i := range call.Out {
+						if only >= 0 && i != only {
+							call.Out[i] = nil
+						}
+					}
+					launches, err := op.CUDA(call)
+					if errors.Is(err, graph.ErrUnsupported) && d == testGPUs[1] {
+						continue // no room for large tiles
+					}
+					must(t, err)
+					for _, l := range launches {
+						must(t, checkLaunch(call, l))
+						if l.Kernel.Name == "quantize" {
+							t.Errorf("%s: got a launch of quantize", node.Op().Kind())
+						}
+						if p := fmt.Sprintf("%+v", l.Kernel.Params); strings.Contains(p, "DType:e") && strings.Contains(p, "WarpM:16") {
+							t.Errorf("%s: got %s, whose warps have 16 rows", node.Op().Kind(), p)
+						}
+					}
+				}
+				decoded := int64(2*k) * (m + experts*n)
+				if got := node.Op().(graph.CUDAScratcher).CUDAScratch(node, d); got > decoded+m*n {
+					t.Errorf("%s: got %d bytes of scratch, want little beside %d of decoded operands", node.Op().Kind(), got, decoded)
+				}
+			}
+		}
 	}
 }

@@ -31,17 +31,18 @@ func (x scaledCall) dglu(a act, layout Layout) ([]graph.Launch, error) {
 			Act                               actParams
 			HasAlpha, HasProb, HasBeta        bool
 			HasDC, HasDProb, HasDBias, HasAct bool
-		}{p, d.CType, d.DCType, d.ActType, d.Layout, d.Act, c.In[dgluAlpha] != nil, d.HasProb, d.HasBeta, d.HasDC, d.HasDProb, d.HasDBias, d.HasAct}
+			quantConsts
+		}{p, d.CType, x.quant.typeOf(c.Out[dgluDC]), d.ActType, d.Layout, d.Act, c.In[dgluAlpha] != nil, d.HasProb, d.HasBeta, d.HasDC, d.HasDProb, d.HasDBias, d.HasAct, x.quant.consts()}
 	}, ptr(c.In[dgluAlpha]), ptr(x.global[0]), ptr(x.global[1]), ptr(c.In[gradProb]), ptr(c.In[gradBeta]), ptr(c.In[gradC]),
 		ptr(c.Out[dgluDC]), ptr(c.Out[dgluAct]), parts.args(c), int32(m))
 	return append(launches, parts.join(c, layout)...), nil
 }
 
-// scaledDGLUScratch is the scratch of dglu; plain as in scaledShape.
-func scaledDGLUScratch(n *graph.Node, d graph.GPU, f BlockFormat, w weightKind, align int, l Launch, plain dtype.DType) int64 {
+// scaledDGLUScratch is the scratch of dglu; plain and quant as in scaledShape.
+func scaledDGLUScratch(n *graph.Node, d graph.GPU, f BlockFormat, w weightKind, align int, l Launch, plain, quant dtype.DType) int64 {
 	_, shape := codesOf(n.In(gradDD))
 	c, experts := n.In(gradC), n.In(gradOffsets).Dim(0)
-	x := scaledShape{f, w, l, plain, experts, shape[0], shape[1], c.Dim(1) / 2, align, thinDGLUTileM}
+	x := scaledShape{f, w, l, plain, experts, shape[0], shape[1], c.Dim(1) / 2, align, thinDGLUTileM, quant}
 	p, _, err := x.product(d)
 	if err != nil {
 		return 0 // CUDA says so
@@ -49,33 +50,22 @@ func scaledDGLUScratch(n *graph.Node, d graph.GPU, f BlockFormat, w weightKind, 
 	return dgluPartsOf(x.scratch(d), p.TileM, p.TileM/p.WarpM, p.E, shape[0], p.N, n.Out(dgluDProb) != nil, n.Out(dgluDBias) != nil, n.Out(dgluAmax) != nil).end
 }
 
-// CUDAScratch is addresses, the flag of extreme factors, decoded operands, the parts of sums, and dC in float32 where it is quantized.
+// CUDAScratch is addresses, the flag of extreme factors, decoded operands, and the parts of sums.
 func (o scaledDGLU) CUDAScratch(n *graph.Node, d graph.GPU) int64 {
 	values, _ := codesOf(n.In(gradDD))
 	f, err := o.Scaled.format(values, n.In(scaledDGLUSFA).DType())
 	if err != nil {
 		return 0
 	}
-	return scaledDGLUScratch(n, d, f, o.Weights, o.Align, o.Launch, dtype.Invalid) + quantizedBytes(o.DC, n.In(gradC).Dim(0), n.In(gradC).Dim(1))
+	return scaledDGLUScratch(n, d, f, o.Weights, o.Align, o.Launch, dtype.Invalid, narrowOnly(o.DC))
 }
 
 func (o scaledDGLU) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
-	x := dgluCall(c, o.Scaled.formatOf(c.In[gradDD], c.In[scaledDGLUSFA]), o.Weights, o.Align, o.Launch)
+	x, out := dgluCall(c, o.Scaled.formatOf(c.In[gradDD], c.In[scaledDGLUSFA]), o.Weights, o.Align, o.Launch), c.Out
 	b := c.In[scaledDGLUB:]
 	x.sfa, x.b, x.sfb, x.global = c.In[scaledDGLUSFA], b[:o.Weights.count()], b[o.Weights.count():], c.In[scaledDGLUGlobalA:scaledDGLUB]
-	if !narrow(o.DC) {
-		return x.dglu(o.Act, o.Layout)
+	if narrow(o.DC) {
+		x.quant = quantOutput{o.DC, o.Scaled.DiscreteCol, c.In[scaledDGLUNorm], out[dgluDC], out[scaledSFDCRow], out[scaledDCCol], out[scaledSFDCCol]}
 	}
-	p, _, err := x.product()
-	if err != nil {
-		return nil, err
-	}
-	out := c.Out
-	parts := dgluPartsOf(x.scratch(), p.TileM, p.TileM/p.WarpM, p.E, x.a.Shape[0], p.N, out[dgluDProb] != nil, out[dgluDBias] != nil, false)
-	q := x.quantized(o.DC, o.Scaled, 2*p.N, parts.end, c.In[scaledDGLUNorm], out[dgluDC], out[scaledSFDCRow], out[scaledDCCol], out[scaledSFDCCol],
-		c.In[gradProb], c.In[gradC], c.In[gradDD])
-	call := *c // with the float32 dC in the place of its codes
-	call.Out = append([]*graph.Tensor{q.d}, out[dgluDC+1:]...)
-	x.c = &call
-	return q.after(x.dglu(o.Act, o.Layout))
+	return x.dglu(o.Act, o.Layout)
 }

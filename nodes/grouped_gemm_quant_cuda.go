@@ -5,37 +5,24 @@ import (
 	"github.com/moegraph/moegraph/graph"
 )
 
-// CUDAScratch is the addresses of discrete weights and factors, the flag of extreme factors, decoded operands, and D in float32
-// where it is quantized.
+// CUDAScratch is the addresses of discrete weights and factors, the flag of extreme factors, and decoded operands.
 func (o scaledGEMM) CUDAScratch(n *graph.Node, d graph.GPU) int64 {
-	return scaledGEMMScratch(n, d, o.Scaled, o.Weights, o.Align, o.Launch) + quantizedBytes(o.D, n.In(gemmA).Dim(0), o.Weights.width(n.In(scaledB)))
+	return scaledGEMMScratch(n, d, o.Scaled, o.Weights, o.Align, o.Launch, o.D)
 }
 
-// scaledGEMMScratch is the scratch of the product of scaledGEMM and scaledGLU.
-func scaledGEMMScratch(n *graph.Node, d graph.GPU, s scaledKind, w weightKind, align int, l Launch) int64 {
+// scaledGEMMScratch is the scratch of scaledGEMM and scaledGLU with an output in format dt.
+func scaledGEMMScratch(n *graph.Node, d graph.GPU, s scaledKind, w weightKind, align int, l Launch, dt dtype.DType) int64 {
 	values, a := codesOf(n.In(gemmA))
 	f, err := s.format(values, n.In(scaledSFA).DType())
 	if err != nil {
 		return 0 // CUDA says so
 	}
-	return scaledShape{f: f, w: w, l: l, experts: n.In(gemmOffsets).Dim(0), m: a[0], k: a[1], n: w.width(n.In(scaledB)), align: align, thin: thinTileM}.scratch(d)
+	return scaledShape{f: f, w: w, l: l, experts: n.In(gemmOffsets).Dim(0), m: a[0], k: a[1], n: w.width(n.In(scaledB)), align: align, thin: thinTileM, quant: narrowOnly(dt)}.scratch(d)
 }
 
 func (o scaledGEMM) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
-	x := scaledRowsCall(c, o.Scaled, o.Weights, o.Align, o.Launch)
-	x.n, x.amax = scaledWidthCUDA(c, o.Weights), c.Out[scaledAmax]
-	if narrow(o.D) {
-		q := x.quantizedD(o.D, o.Scaled, x.n)
-		return q.after(x.plain(q.d, nil))
-	}
+	x := scaledRowsCall(c, o.Scaled, o.Weights, o.Align, o.Launch, o.D)
 	return x.plain(c.Out[scaledD], nil)
-}
-
-// quantizedD describes the D of scaledGEMM and scaledGLU, which has n columns.
-func (x scaledCall) quantizedD(dt dtype.DType, s scaledKind, n int) quantizedOutput {
-	in, out := x.c.In, x.c.Out
-	return x.quantized(dt, s, n, x.scratch(), in[scaledNorm], out[scaledD], out[scaledSFDRow], out[scaledDCol], out[scaledSFDCol],
-		in[gemmProb], in[gemmA])
 }
 
 // scaledWidthCUDA is scaledWidth of the tensors of a KernelCall.
@@ -47,14 +34,18 @@ func scaledWidthCUDA(c *graph.KernelCall, k weightKind) int {
 	return b.Shape[len(b.Shape)-2]
 }
 
-// scaledRowsCall sorts the operands of scaledGEMM and scaledGLU.
-func scaledRowsCall(c *graph.KernelCall, s scaledKind, w weightKind, align int, l Launch) scaledCall {
-	b := c.In[scaledB:]
-	return scaledCall{
-		c: c, f: s.formatOf(c.In[gemmA], c.In[scaledSFA]), w: w, align: align, l: l, thin: thinTileM, a: c.In[gemmA], sfa: c.In[scaledSFA],
+// scaledRowsCall sorts the operands and outputs of scaledGEMM and scaledGLU with an output in format dt.
+func scaledRowsCall(c *graph.KernelCall, s scaledKind, w weightKind, align int, l Launch, dt dtype.DType) scaledCall {
+	b, out := c.In[scaledB:], c.Out
+	x := scaledCall{
+		c: c, f: s.formatOf(c.In[gemmA], c.In[scaledSFA]), w: w, align: align, l: l, thin: thinTileM, n: scaledWidthCUDA(c, w), a: c.In[gemmA], sfa: c.In[scaledSFA],
 		b: b[:w.count()], sfb: b[w.count():], global: c.In[scaledGlobalA:scaledB], offsets: c.In[gemmOffsets], counts: c.In[gemmCounts],
-		rows: []any{rowsOf(c.In[gemmA]), rowsOf(c.In[gemmProb])},
+		rows: []any{rowsOf(c.In[gemmA]), rowsOf(c.In[gemmProb])}, amax: out[scaledAmax],
 	}
+	if narrow(dt) {
+		x.quant = quantOutput{dt, s.DiscreteCol, c.In[scaledNorm], out[scaledD], out[scaledSFDRow], out[scaledDCol], out[scaledSFDCol]}
+	}
+	return x
 }
 
 // onlyCall sorts the operands of groupedGEMM and groupedGEMMGLU with weights that are block-scaled alone.
@@ -70,7 +61,7 @@ func onlyCall(c *graph.KernelCall, w weightKind, align int, l Launch, n int) sca
 func (x scaledCall) epilogue(d, cc *graph.Tensor) plainEpilogue {
 	in := x.c.In
 	return plainEpilogue{
-		BiasType: typeOf(in[gemmBias]), DType: typeOf(d), CType: typeOf(cc),
+		BiasType: typeOf(in[gemmBias]), DType: x.quant.typeOf(d), CType: typeOf(cc),
 		HasAlpha: in[gemmAlpha] != nil, HasProb: in[gemmProb] != nil, HasBias: in[gemmBias] != nil, HasD: d != nil, HasC: cc != nil,
 	}
 }
@@ -86,7 +77,8 @@ func (x scaledCall) plain(d, cc *graph.Tensor) ([]graph.Launch, error) {
 		return struct {
 			scaledProduct
 			plainEpilogue
-		}{p, e}
+			quantConsts
+		}{p, e, x.quant.consts()}
 	}, x.plainArgs(d, cc)...), nil
 }
 
@@ -98,16 +90,11 @@ func (x scaledCall) plainArgs(d, cc *graph.Tensor) []any {
 
 // CUDAScratch is that of scaledGEMM.
 func (o scaledGLU) CUDAScratch(n *graph.Node, d graph.GPU) int64 {
-	return scaledGEMMScratch(n, d, o.Scaled, o.Weights, o.Align, o.Launch) + quantizedBytes(o.D, n.In(gemmA).Dim(0), o.Weights.width(n.In(scaledB))/2)
+	return scaledGEMMScratch(n, d, o.Scaled, o.Weights, o.Align, o.Launch, o.D)
 }
 
 func (o scaledGLU) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
-	x := scaledRowsCall(c, o.Scaled, o.Weights, o.Align, o.Launch)
-	x.n, x.amax = scaledWidthCUDA(c, o.Weights), c.Out[scaledAmax]
-	if narrow(o.D) {
-		q := x.quantizedD(o.D, o.Scaled, x.n/2)
-		return q.after(x.glu(o.Layout, o.Act, q.d, c.Out[scaledC]))
-	}
+	x := scaledRowsCall(c, o.Scaled, o.Weights, o.Align, o.Launch, o.D)
 	return x.glu(o.Layout, o.Act, c.Out[scaledD], c.Out[scaledC])
 }
 
@@ -125,8 +112,9 @@ func (x scaledCall) glu(layout Layout, a act, d, cc *graph.Tensor) ([]graph.Laun
 		return struct {
 			scaledProduct
 			plainEpilogue
+			quantConsts
 			Layout string
 			Act    actParams
-		}{p, e, layout.cuda(), a.cuda()}
+		}{p, e, x.quant.consts(), layout.cuda(), a.cuda()}
 	}, x.plainArgs(d, cc)...), nil
 }

@@ -83,6 +83,7 @@ type scaledCall struct {
 	rows    []any         // Counts that bound the rows
 	thin    int           // most rows of a tile of the thin kernel
 	amax    *graph.Tensor // of D
+	quant   quantOutput
 }
 
 // scaledPointers is the scratch of discrete weights and of their factors.
@@ -98,7 +99,8 @@ type scaledShape struct {
 	l                       Launch
 	plain                   dtype.DType // the format of an A that is not codes, else Invalid
 	experts, m, k, n, align int
-	thin                    int // most rows of a tile of the thin kernel
+	thin                    int         // most rows of a tile of the thin kernel
+	quant                   dtype.DType // the format of an output in fp8 or fp4, else Invalid
 }
 
 // size describes the product to chooseTile.
@@ -110,6 +112,9 @@ func (x scaledShape) size() productSize {
 		if x.plain != dtype.BFloat16 {
 			s.dt = dtype.Float32 // codes are not exact in f16
 		}
+	}
+	if x.quant != dtype.Invalid {
+		s.warpM = quantRows
 	}
 	return s
 }
@@ -165,7 +170,7 @@ func (x scaledCall) plainFormat() dtype.DType {
 
 // shape is what the constants depend on.
 func (x scaledCall) shape() scaledShape {
-	return scaledShape{x.f, x.w, x.l, x.plainFormat(), x.offsets.Shape[0], x.a.Shape[0], codeWidth(x.a), x.n, x.align, x.thin}
+	return scaledShape{x.f, x.w, x.l, x.plainFormat(), x.offsets.Shape[0], x.a.Shape[0], codeWidth(x.a), x.n, x.align, x.thin, x.quant.dt}
 }
 
 // scratch is what the product itself takes of the scratch; what the epilogue needs follows.
@@ -193,11 +198,11 @@ func (x scaledCall) launches(name string, p scaledProduct, s productSize, params
 	if x.f.extremes() && s.dt != dtype.Float32 && !s.thin { // the thin kernel looks by itself
 		flag, flags = scratchAt(c, int(x.w.scaledPointers())), 1
 	}
-	if flags > 0 || x.amax != nil {
-		launches = append(launches, zeros(flag, flags, x.amax))
+	if flags > 0 || x.amax != nil || x.quant.rowSF != nil || x.quant.colSF != nil {
+		launches = append(launches, zeros(c.GPU, flag, flags, x.amax, x.quant.rowSF, x.quant.colSF))
 	}
 	product := func(p scaledProduct, a, b, sfa, sfb graph.Pointer) {
-		args := join(a, b, sfa, sfb, flag, ptr(x.offsets), ptr(x.counts), x.rows, rest)
+		args := join(a, b, sfa, sfb, flag, ptr(x.offsets), ptr(x.counts), x.rows, rest, x.quant.args())
 		launches = append(launches, p.launch(c.GPU, name, params(p), p.work(m), args...))
 	}
 	if s.decoded {
@@ -242,13 +247,20 @@ func (x scaledCall) extremes(p scaledProduct, b, sfb, flag graph.Pointer) (launc
 	return append(launches, e.launch(d, p.E*e.Rows, b, sfb, ptr(nil), ptr(nil), rowsOf(nil), rowsOf(nil), flag, int32(0)))
 }
 
-// zeros returns the launch that clears the flag, if there is one, and amax.
-func zeros(flag graph.Pointer, flags int, amax *graph.Tensor) graph.Launch {
-	n := 0
+// zeros returns the launch that clears the flag, if there is one, amax, and up to two tensors of factors.
+func zeros(d graph.GPU, flag graph.Pointer, flags int, amax *graph.Tensor, factors ...*graph.Tensor) graph.Launch {
+	const unit = 16 // bytes
+	n, at, units, all := 0, [2]graph.Pointer{}, [2]int64{}, 0
 	if amax != nil {
 		n = amax.Shape[0]
 	}
-	return launchOf("zeros", "zeros.cuh", noParams{}, 1, blockThreads, flag, ptr(amax), int32(flags), int32(n))
+	for i, t := range factors {
+		if t != nil {
+			at[i], units[i] = ptr(t), int64(t.Shape[0]/unit) // whole blocks of 512
+			all += t.Shape[0] / unit
+		}
+	}
+	return launchOf("zeros", "zeros.cuh", noParams{}, strided(d, all, blockThreads, 8), blockThreads, flag, ptr(amax), at[0], at[1], int32(flags), int32(n), units[0], units[1])
 }
 
 // extremePiece is the words of factors of a piece of scaled_extremes.cuh.

@@ -3,7 +3,9 @@
 package nodes
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/moegraph/moegraph/dtype"
@@ -500,34 +502,124 @@ func (m *emulation) tokenFactors(name string, f BlockFormat, rows int, g groupin
 	return v
 }
 
-// TestEmulate_QuantizedOutputs: bytes as the host's, from sums that are exact in any order.
+// quantizedCase is a product with an output in fp8 or fp4.
+type quantizedCase struct {
+	op     string
+	dt     dtype.DType
+	groups grouping
+	n      int // columns of the product
+	layout Layout
+	tile   [2]int
+	norm   float32
+	option string // discrete, bias (of glu: and C), act (of dglu: in f32), far (for the kernel of floats), odd (NaN and Inf), or the only output
+}
+
+// TestEmulate_QuantizedOutputs: bytes as the host's, from sums that are exact in any order; behind an activation, whose last digits
+// are not the host's, factors as the host's and few codes one step apart.
 func TestEmulate_QuantizedOutputs(t *testing.T) {
 	e := newEmulator(t)
-	for _, dt := range []dtype.DType{dtype.E4M3, dtype.E2M1} {
-		t.Run(dt.String(), func(t *testing.T) {
-			m := newEmulation(59)
-			const n, k = 96, 64
-			offsets, counts := m.groups(scaledGroups, true)
-			one := func() byte { return 127 }
-			a, sfa := m.codes("a", dtype.E4M3, scaledGroups.m, k), m.factors("sfa", MXFP8, scaledGroups.m, k, 1, one)
-			w, b := m.scaledWeights("dense", MXFP8, 4, n, k, one)
-			for _, x := range [][]byte{m.data[a], m.data[b[0]]} {
-				for i := range x {
-					x[i] = x[i]&0x80 | 0x38 + x[i]&3<<2 // 1, 1.5, 2, 3
-				}
-			}
-			norm, prob := m.value("norm_const", dtype.Float32, []float32{0.75}, 1), m.normals("prob", dtype.Float32, scaledGroups.m)
-			m.padding(scaledGroups, true, a, prob)
-			op := scaledGEMM{Weights: w, Align: 128, D: dt, Scaled: scaledKind{DiscreteCol: dt == dtype.E4M3}}
-			m.run(t, e, op, append([]*graph.Value{a, offsets, counts, nil, prob, nil, sfa, norm, nil, nil}, b...)...)
-			if dt == dtype.E2M1 {
-				return
-			}
-			cc := m.normals("c", dtype.Float32, scaledGroups.m, 2*n)
-			m.padding(scaledGroups, true, cc)
-			m.want = func(i int) bool { return i == dgluDProb || i == dgluAct || i == scaledSFDCRow }
-			d := scaledDGLU{Act: defaultAct, Align: 128, DC: dt, ActType: dtype.Float32, Layout: LayoutConcat, Weights: w}
-			m.run(t, e, d, append([]*graph.Value{a, offsets, counts, prob, nil, cc, nil, sfa, norm, nil, nil}, b...)...)
+	tall := grouping{offsets: []int32{256, 512, 512, 1024}, counts: []int32{3, 70, 0, 300}, m: 1280} // more padding than a warp has rows
+	for _, c := range []quantizedCase{
+		{"gemm", dtype.E4M3, scaledGroups, 96, 0, [2]int{}, 0.75, "discrete"},
+		{"gemm", dtype.E2M1, scaledGroups, 96, 0, [2]int{}, 0.75, "bias"},
+		{"gemm", dtype.E5M2, thinGroups, 336, 0, [2]int{}, -3, ""},
+		{"gemm", dtype.E4M3, tall, 80, 0, [2]int{}, 0, "discrete"},
+		{"gemm", dtype.E4M3, roomyGroups, 144, 0, [2]int{128, 128}, 1e-3, "bias"},
+		{"gemm", dtype.E2M1, roomyGroups, 160, 0, [2]int{64, 64}, 0.75, "discrete"},
+		{"gemm", dtype.E5M2, scaledGroups, 272, 0, [2]int{256, 128}, 0.75, "far"},
+		{"gemm", dtype.E4M3, scaledGroups, 80, 0, [2]int{}, 0.75, "far"},
+		{"gemm", dtype.E4M3, roomyGroups, 112, 0, [2]int{64, 128}, 0.75, "odd"},
+		{"gemm", dtype.E2M1, scaledGroups, 96, 0, [2]int{}, float32(math.Inf(1)), "odd"},
+		{"gemm", dtype.E4M3, scaledGroups, 80, 0, [2]int{128, 64}, 0.75, "d"},
+		{"gemm", dtype.E4M3, scaledGroups, 80, 0, [2]int{}, 0.75, "sfd_row"},
+		{"gemm", dtype.E4M3, scaledGroups, 80, 0, [2]int{}, 0.75, "d_col"},
+		{"gemm", dtype.E4M3, scaledGroups, 80, 0, [2]int{}, 0.75, "sfd_col"},
+		{"glu", dtype.E4M3, scaledGroups, 192, LayoutConcat, [2]int{}, 0.75, "discrete"},
+		{"glu", dtype.E5M2, tall, 320, LayoutInterleaved32, [2]int{}, 0.75, "bias"},
+		{"glu", dtype.E2M1, roomyGroups, 192, LayoutPairs, [2]int{256, 128}, 0.75, "bias"},
+		{"glu", dtype.E4M3, scaledGroups, 192, LayoutPairs, [2]int{64, 64}, 0.75, "far"},
+		{"glu", dtype.E4M3, scaledGroups, 192, LayoutConcat, [2]int{}, 0.75, "c"},
+		{"dglu", dtype.E4M3, scaledGroups, 96, LayoutConcat, [2]int{}, 0.75, "discrete"},
+		{"dglu", dtype.E5M2, thinGroups, 352, LayoutInterleaved32, [2]int{}, 0.75, "act"},
+		{"dglu", dtype.E2M1, tall, 160, LayoutPairs, [2]int{}, 0.75, ""},
+		{"dglu", dtype.E4M3, roomyGroups, 160, LayoutPairs, [2]int{128, 128}, 0.75, "act"},
+		{"dglu", dtype.E4M3, roomyGroups, 160, LayoutInterleaved32, [2]int{64, 64}, 0.75, "discrete"},
+		{"dglu", dtype.E4M3, scaledGroups, 96, LayoutConcat, [2]int{128, 256}, 0.75, "far"},
+		{"dglu", dtype.E4M3, scaledGroups, 96, LayoutConcat, [2]int{}, 0.75, "dprob"},
+		{"dglu", dtype.E4M3, scaledGroups, 96, LayoutConcat, [2]int{}, 0.75, "dc_col"},
+	} {
+		t.Run(fmt.Sprintf("%s/%s/%s,N=%d/m=%d,%d/%v/%s", c.op, c.dt, c.layout, c.n, c.groups.m, len(c.groups.offsets), c.tile, c.option), func(t *testing.T) {
+			c.run(t, e)
 		})
 	}
+}
+
+func (c quantizedCase) run(t *testing.T, e *emulator) {
+	const k, f32 = 96, dtype.Float32
+	m := newEmulation(59)
+	experts := len(c.groups.offsets)
+	offsets, counts := m.groups(c.groups, true)
+	one := func() byte { return 127 }
+	a, sfa := m.codes("a", dtype.E4M3, c.groups.m, k), m.factors("sfa", MXFP8, c.groups.m, k, 1, one)
+	w, b := m.scaledWeights("dense", MXFP8, experts, c.n, k, one)
+	for _, x := range [][]byte{m.data[a], m.data[b[0]]} {
+		for i := range x {
+			x[i] = x[i]&0x80 | 0x38 + x[i]&3<<2 // 1, 1.5, 2, 3
+		}
+	}
+	norm := m.value("norm_const", f32, []float32{c.norm}, 1)
+	if c.norm == 0 { // as where a Quantize without one has become the epilogue
+		m.without = append(m.without, norm)
+	}
+	var bias *graph.Value
+	prob := m.normals("prob", f32, c.groups.m)
+	alphas := make([]float32, experts)
+	for i := range alphas {
+		alphas[i] = []float32{0.5, -0.25, 0.3, 0.7}[i%4]
+		if c.op != "gemm" {
+			alphas[i] /= 8
+		}
+	}
+	alpha := m.value("alpha", f32, alphas, experts)
+	switch c.option {
+	case "bias":
+		bias = m.normals("bias", dtype.BFloat16, experts, c.n)
+	case "far": // one factor of a real row that bf16 does not reach
+		l := dtype.FactorLayout{Rows: c.groups.m, Cols: dtype.FactorCols(k, 32), Batches: 1}
+		for col := range l.Cols {
+			m.data[sfa][l.Index(0, 5, col)] = 3
+		}
+	case "odd":
+		m.data[a][7*k+3], m.data[a][40*k+50] = 0x7f, 0xff
+		binary.LittleEndian.PutUint32(m.data[prob][4*9:], math.Float32bits(float32(math.Inf(-1))))
+		binary.LittleEndian.PutUint32(m.data[prob][4*70:], math.Float32bits(math.MaxFloat32))
+	}
+	m.padding(c.groups, true, a, prob)
+	var op graph.Op
+	in := []*graph.Value{a, offsets, counts, alpha, prob, bias, sfa, norm, nil, nil}
+	s := scaledKind{DiscreteCol: c.option == "discrete"}
+	l := Launch{Tile: c.tile}
+	switch c.op {
+	case "gemm":
+		op = scaledGEMM{Scaled: s, Weights: w, Align: 128, D: c.dt, Launch: l}
+	case "glu":
+		m.near1 = true
+		op = scaledGLU{Act: defaultAct, Layout: c.layout, Scaled: s, Weights: w, Align: 128, D: c.dt, C: f32, Launch: l}
+	default:
+		m.near1 = true
+		cc := m.normals("c", dtype.BFloat16, c.groups.m, 2*c.n)
+		m.padding(c.groups, true, cc)
+		in = []*graph.Value{a, offsets, counts, prob, nil, cc, alpha, sfa, norm, nil, nil}
+		d := scaledDGLU{Act: geglu(), Layout: c.layout, Scaled: s, Weights: w, Align: 128, DC: c.dt, ActType: dtype.BFloat16, Launch: l}
+		if c.option == "act" {
+			d.ActType = f32
+		}
+		op = d
+	}
+	for i, name := range op.Outputs() {
+		if name == c.option {
+			m.want = func(j int) bool { return i == j }
+		}
+	}
+	m.run(t, e, op, append(in, b...)...)
 }

@@ -45,7 +45,7 @@ func (o scaledWGrad) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 	flag := ptr(nil)
 	if f.extremes() {
 		flag = scratchAt(c, int(pointerBytes(w.Discrete)))
-		launches = append(launches, zeros(flag, 1, nil))
+		launches = append(launches, zeros(c.GPU, flag, 1, nil))
 	}
 	// The tokens of experts are few bytes beside the work, also where they are few: they are always decoded first.
 	first, _ := decodedBytes(hidden*tokens, inter*tokens)

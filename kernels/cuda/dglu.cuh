@@ -13,7 +13,7 @@
 template <class P>
 struct DGLU {
     static constexpr int kBlocks = ceil_div(P::N, 64);  // parts of a row
-    static constexpr bool kFast = sizeof(typename P::DCType) == 2 && (!P::HasAct || sizeof(typename P::ActType) == 2);
+    static constexpr bool kFast = sizeof(typename P::DCType) <= 2 && (!P::HasAct || sizeof(typename P::ActType) == 2);
 
     const float* prob;
     const float* beta;
@@ -40,11 +40,47 @@ struct DGLU {
         Eight<typename P::CType> gate, up;
     };
 
+    // Gates and ups that alternate.
+    static __device__ __forceinline__ void paired(float (&x)[8], float (&y)[8], const float (&gate)[8], const float (&up)[8]) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            x[2 * i] = gate[i], x[2 * i + 1] = up[i];
+            y[2 * i] = gate[i + 4], y[2 * i + 1] = up[i + 4];
+        }
+    }
+
     static __device__ __forceinline__ i64 place(i64 m, int j) { return m * (2 * P::N) + j / 32 * 64 + j % 32; }
 
     __device__ __forceinline__ void load(Pre& pre, i64 m, int j) const {
         pre.gate.load(c + place(m, j));
         pre.up.load(c + place(m, j) + 32);
+    }
+
+    // Eight columns: their gradients from G, p, which is prob, and what was loaded; the activation times p. Adds to a part of dprob,
+    // and to what has been seen.
+    template <bool kSee>
+    __device__ __forceinline__ void eight(Seen& seen, float (&gate)[8], float (&up)[8], float (&value)[8], float& sum, const float (&g)[8], const Pre& pre,
+                                          float p, float scale) const {
+        pre.gate.decode(gate);
+        pre.up.decode(up);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float d_gate, d_up;
+            const float v = activate<typename P::Act, kFast>(__fmul_rn(scale, gate[i]), __fmul_rn(scale, up[i]), d_gate, d_up);
+            const float pg = p * g[i];
+            sum += v * g[i];
+            gate[i] = pg * d_gate;
+            up[i] = pg * d_up;
+            value[i] = p * v;
+            if constexpr (kSee && P::HasDBias) {
+                seen.gate[i] += gate[i];
+                seen.up[i] += up[i];
+            }
+            if constexpr (kSee && P::HasAmax) {  // bits of |x| order as |x| does, a NaN above all
+                seen.top_gate = max(seen.top_gate, __float_as_uint(gate[i]) & 0x7fffffffu);
+                seen.top_up = max(seen.top_up, __float_as_uint(up[i]) & 0x7fffffffu);
+            }
+        }
     }
 
     // Row m, columns [j, j+8) of G; pre: loaded where the element is real and exists; p: its prob; real: not padding;
@@ -53,26 +89,7 @@ struct DGLU {
         float gate[8] = {}, up[8] = {}, value[8] = {};
         float sum = 0;
         if (real && exists) {
-            pre.gate.decode(gate);
-            pre.up.decode(up);
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                float d_gate, d_up;
-                const float v = activate<typename P::Act, kFast>(__fmul_rn(scale, gate[i]), __fmul_rn(scale, up[i]), d_gate, d_up);
-                const float pg = p * g[i];
-                sum += v * g[i];
-                gate[i] = pg * d_gate;
-                up[i] = pg * d_up;
-                value[i] = p * v;
-                if constexpr (P::HasDBias) {
-                    seen.gate[i] += gate[i];
-                    seen.up[i] += up[i];
-                }
-                if constexpr (P::HasAmax) {  // bits of |x| order as |x| does, a NaN above all
-                    seen.top_gate = max(seen.top_gate, __float_as_uint(gate[i]) & 0x7fffffffu);
-                    seen.top_up = max(seen.top_up, __float_as_uint(up[i]) & 0x7fffffffu);
-                }
-            }
+            eight<true>(seen, gate, up, value, sum, g, pre, p, scale);
         }
         if constexpr (P::HasDProb) {
 #pragma unroll
@@ -136,11 +153,7 @@ private:
             store8(dc + m * (2 * P::N) + P::N + j, up);
         } else {
             float x[8], y[8];
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                x[2 * i] = gate[i], x[2 * i + 1] = up[i];
-                y[2 * i] = gate[i + 4], y[2 * i + 1] = up[i + 4];
-            }
+            paired(x, y, gate, up);
             store8(dc + m * (2 * P::N) + 2 * j, x);
             store8(dc + m * (2 * P::N) + 2 * j + 8, y);
         }

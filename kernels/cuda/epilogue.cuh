@@ -86,6 +86,16 @@ struct RowFactors {
         }
     }
 
+    // That of row 32*block+row, wherever block is: past these rows it says nothing. All lanes of the warp call it together.
+    __device__ __forceinline__ float in_block(int block, int row) const {
+        float x = value[0];
+#pragma unroll
+        for (int h = 1; h < ceil_div(kRows, 32); h++) {
+            x = h == block ? value[h] : x;
+        }
+        return __shfl_sync(0xffffffffu, x, row);
+    }
+
     // That of row 16i+row. All lanes of the warp call it together.
     __device__ __forceinline__ float at(int i, int row) const { return __shfl_sync(0xffffffffu, value[i / 2], i % 2 * 16 + row); }
 };

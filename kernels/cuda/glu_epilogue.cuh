@@ -11,7 +11,7 @@
 template <class P, class Extra = PlainExtra<P>>
 struct GLUEpilogue {
     using Tile = typename RowWork<P>::Tile;
-    static constexpr bool kFast = sizeof(typename P::DType) == 2;
+    static constexpr bool kFast = sizeof(typename P::DType) <= 2;
     static constexpr bool kPads = true;  // PlainEpilogue
 
     Stage* stages;

@@ -76,6 +76,11 @@ struct Eight {
     Vec16 bits;
 
     __device__ __forceinline__ void load(const T* p) { bits = *reinterpret_cast<const Vec16*>(p); }
+    // Four and four.
+    __device__ __forceinline__ void load(const T* p, const T* q) {
+        const uint2 x = *reinterpret_cast<const uint2*>(p), y = *reinterpret_cast<const uint2*>(q);
+        bits = {{x.x, x.y, y.x, y.y}};
+    }
     __device__ __forceinline__ void decode(float (&v)[8]) const {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -88,9 +93,10 @@ template <>
 struct Eight<float> {
     float4 x, y;
 
-    __device__ __forceinline__ void load(const float* p) {
-        x = reinterpret_cast<const float4*>(p)[0];
-        y = reinterpret_cast<const float4*>(p)[1];
+    __device__ __forceinline__ void load(const float* p) { load(p, p + 4); }
+    __device__ __forceinline__ void load(const float* p, const float* q) {
+        x = *reinterpret_cast<const float4*>(p);
+        y = *reinterpret_cast<const float4*>(q);
     }
     __device__ __forceinline__ void decode(float (&v)[8]) const {
         v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
@@ -118,6 +124,16 @@ template <>
 __device__ __forceinline__ void store8<float>(float* p, const float (&v)[8]) {
     reinterpret_cast<float4*>(p)[0] = make_float4(v[0], v[1], v[2], v[3]);
     reinterpret_cast<float4*>(p)[1] = make_float4(v[4], v[5], v[6], v[7]);
+}
+
+// Elements [kFirst, kFirst+4) of eight.
+template <int kFirst, class T>
+__device__ __forceinline__ void store4(T* p, const float (&v)[8]) {
+    *reinterpret_cast<uint2*>(p) = make_uint2(Pair<T>::pack(v[kFirst], v[kFirst + 1]), Pair<T>::pack(v[kFirst + 2], v[kFirst + 3]));
+}
+template <int kFirst>
+__device__ __forceinline__ void store4(float* p, const float (&v)[8]) {
+    *reinterpret_cast<float4*>(p) = make_float4(v[kFirst], v[kFirst + 1], v[kFirst + 2], v[kFirst + 3]);
 }
 
 // The first n (at most 8) of eight elements; with kVector every n is 0 or 8 and p is 16-byte aligned where n is 8. What is

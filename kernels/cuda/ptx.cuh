@@ -186,6 +186,13 @@ __device__ __forceinline__ u32 max_abs_f16x2(u32 a, u32 b) {
     return r;
 }
 
+// 9.7.3.12 max (sm_80): the larger one, a NaN above all.
+__device__ __forceinline__ float max_nan(float a, float b) {
+    float r;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+}
+
 // 9.7.9.21 cvt (sm_89): two floats to codes of 8 bits, to nearest even and at most the largest value, the first in the low
 // byte. Subnormals and the signs of zeros are kept.
 __device__ __forceinline__ u16 to_e4m3x2(float low, float high) {

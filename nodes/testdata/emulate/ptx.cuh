@@ -165,6 +165,7 @@ u32 max_abs_bf16x2(u32 a, u32 b);
 u32 max_abs_f16x2(u32 a, u32 b);
 u16 to_e4m3x2(float low, float high);
 u16 to_e5m2x2(float low, float high);
+inline float max_nan(float a, float b) { return a != a || b != b ? __uint_as_float(0x7fffffff) : a > b ? a : b; }
 inline u32 abs_bf16x2(u32 a) { return a & 0x7fff7fff; }
 inline u32 select_bits(u32 mask, u32 a, u32 b) { return (a & ~mask) | (b & mask); }
 inline u32 pick_bytes(u32 a, u32 b, u32 selector) {
