@@ -209,7 +209,7 @@ func (x scaledCall) launches(name string, p scaledProduct, s productSize, params
 		first, _ := s.decodedBytes(p.K)
 		at := int(x.w.scaledScratchCUDA())
 		da, db := scratchAt(c, at), scratchAt(c, at+int(first))
-		e := decodeParams{extremeParams: extremeParams{Codes: p.CodesB, E: experts, Rows: m, Cols: p.K, Kind: 1, Align: p.Align}, Format: p.Format, Vec: p.Vec, Extremes: flags > 0}
+		e := decodeParams{Codes: p.CodesB, Format: p.Format, Vec: p.Vec, E: experts, Rows: m, Cols: p.K, Kind: 1, Align: p.Align, Extremes: flags > 0}
 		groups := []any{ptr(x.offsets), ptr(x.counts), rowsOf(x.a), rowsOf(nil), flag, int32(m)}
 		launches = append(launches, e.launch(c.GPU, tiles(m, 128)*tiles(p.K, 128), da, ptr(x.a), ptr(x.sfa), groups))
 		e.Rows, e.Kind, e.Ptrs = p.N, 0, p.Ptrs
@@ -219,7 +219,11 @@ func (x scaledCall) launches(name string, p scaledProduct, s productSize, params
 		product(plain, da, db, ptr(nil), ptr(nil))
 	} else {
 		if flags > 0 {
-			launches = append(launches, x.extremes(p, b, sfb, flag)...)
+			e := extremeParams{p.CodesB, experts, p.N, p.K, p.Ptrs}
+			if p.NMajor {
+				e.Rows, e.Cols = p.K, p.N
+			}
+			launches = append(launches, e.launch(c.GPU, b, sfb, flag))
 			p.When = unlessExtreme
 		}
 		product(p, ptr(x.a), b, ptr(x.sfa), sfb)
@@ -230,21 +234,6 @@ func (x scaledCall) launches(name string, p scaledProduct, s productSize, params
 		product(p, ptr(x.a), b, ptr(x.sfa), sfb)
 	}
 	return launches
-}
-
-// extremes describes the search for factors that bf16 does not reach, in A where it has any, and in B.
-func (x scaledCall) extremes(p scaledProduct, b, sfb, flag graph.Pointer) (launches []graph.Launch) {
-	m, d := x.a.Shape[0], x.c.GPU
-	e := extremeParams{Codes: p.CodesB, E: p.E, Cols: p.K, Align: p.Align}
-	if x.sfa != nil {
-		e.Kind = 1
-		launches = append(launches, e.launch(d, m, ptr(x.a), ptr(x.sfa), ptr(x.offsets), ptr(x.counts), rowsOf(x.a), rowsOf(nil), flag, int32(m)))
-	}
-	e.Rows, e.Kind, e.Ptrs = p.N, 0, p.Ptrs
-	if p.NMajor {
-		e.Rows, e.Cols = p.K, p.N
-	}
-	return append(launches, e.launch(d, p.E*e.Rows, b, sfb, ptr(nil), ptr(nil), rowsOf(nil), rowsOf(nil), flag, int32(0)))
 }
 
 // zeros returns the launch that clears the flag, if there is one, amax, and up to two tensors of factors.
@@ -268,23 +257,22 @@ const extremePiece = 4096
 
 // extremeParams are the constants of scaled_extremes.cuh.
 type extremeParams struct {
-	Codes               string
-	E, Rows, Cols, Kind int
-	Ptrs                bool
-	Align               int
+	Codes         string
+	E, Rows, Cols int
+	Ptrs          bool
 }
 
-// launch describes the search over so many rows of factors in all.
-func (p extremeParams) launch(d graph.GPU, rows int, args ...any) graph.Launch {
-	return launchOf("scaled_extremes", "scaled_extremes.cuh", p, strided(d, rows*tiles(p.Cols, 128), extremePiece, 8), blockThreads, args...)
+// launch describes the search.
+func (p extremeParams) launch(d graph.GPU, args ...any) graph.Launch {
+	return launchOf("scaled_extremes", "scaled_extremes.cuh", p, strided(d, p.E*p.Rows*tiles(p.Cols, 128), extremePiece, 8), blockThreads, args...)
 }
 
 // decodeParams are the constants of scaled_decode.cuh.
 type decodeParams struct {
-	extremeParams
-	Format                        string
-	Vec                           int
-	TokensInner, Ragged, Extremes bool
+	Codes, Format                       string
+	Vec                                 int
+	E, Rows, Cols, Kind, Align          int
+	Ptrs, TokensInner, Ragged, Extremes bool
 }
 
 // launch describes the decoding of so many parts of 128 by 128 codes at most.

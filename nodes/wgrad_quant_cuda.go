@@ -55,7 +55,8 @@ func (o scaledWGrad) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 		inner bool
 		out   graph.Pointer
 	}{{hidden, p.RowsInnerA, da}, {inter, p.RowsInnerB, db}} {
-		d := decodeParams{extremeParams{Codes: p.CodesA, E: p.E, Rows: x.rows, Kind: 2, Align: w.Align}, p.Format, p.Vec, x.inner, w.Ragged, f.extremes()}
+		d := decodeParams{Codes: p.CodesA, Format: p.Format, Vec: p.Vec, E: p.E, Rows: x.rows, Kind: 2, Align: w.Align, TokensInner: x.inner, Ragged: w.Ragged,
+			Extremes: f.extremes()}
 		launches = append(launches, d.launch(c.GPU, tiles(x.rows, 128)*tiles(tokens, 128), x.out, ptr(c.In[wgA+i]), ptr(c.In[scaledWGSFA+i]), ptr(offsets), ptr(c.In[wgCounts]),
 			rowsA, rowsB, flag, int32(tokens)))
 	}

@@ -1,23 +1,20 @@
-// Looks for fp8 codes whose values bf16 cannot hold: those that are not zero beside a factor below CodeFormat::kLeastFactor.
+// Looks for fp8 codes of weights whose values bf16 cannot hold: those that are not zero beside a factor below
+// CodeFormat::kLeastFactor.
 //
 //   *extreme = 1 if there is one (else it stays)
 //
-// Only what a product reads counts: real rows, so that what padding holds decides nothing. Thread blocks take
-// pieces of a matrix of words of four factors, a grid apart; codes are read beside small factors alone.
+// Thread blocks take pieces of the matrices of words of four factors, a grid apart; codes are read beside small factors alone.
 //
-// Params: Codes; E; Rows, Cols of a matrix of codes whose factors run along Cols; Kind: 0, E matrices (weights), one after the
-// other or (Ptrs) where E addresses say; 1, one matrix whose rows are those of groups, Rows of them at most. Align, of which offsets
-// are kept multiples.
+// Params: Codes; E matrices of Rows by Cols codes whose factors run along Cols, one after the other or (Ptrs) where E addresses say.
 #include "decode.cuh"
-#include "tile.cuh"
 
 struct Matrix {
     const unsigned char* codes;
     const unsigned char* factors;
-    int rows;  // that count
 };
 
-constexpr int kWords = ceil_div(Params::Cols, 128);  // of a row of factors
+constexpr int kWords = ceil_div(Params::Cols, 128);                        // of a row of factors
+constexpr i64 kAllWords = static_cast<i64>(ceil_div(Params::Rows, 128)) * kWords * 128;  // of a matrix
 
 // Whether code (r, c) and the 31 after it, as far as the matrix goes, hold one that is not zero.
 __device__ __forceinline__ bool any_code(const Matrix& m, int r, int c) {
@@ -37,15 +34,14 @@ __device__ __forceinline__ bool any_small(u32 four) {
 // Searches the part of this thread in piece `piece` of kPiece words; a thread has kLoads loads of four words in flight.
 constexpr int kLoads = 4, kPiece = 256 * 4 * kLoads;
 
-template <class Counts>
-__device__ __forceinline__ bool search(const Matrix& m, i64 piece, Counts counts) {
+__device__ __forceinline__ bool search(const Matrix& m, i64 piece) {
     constexpr u32 kLeast = CodeFormat<Params::Codes>::kLeastFactor;
-    const i64 all = static_cast<i64>(ceil_div(m.rows, 128)) * kWords * 128, first = piece * kPiece + threadIdx.x * 4;
+    const i64 first = piece * kPiece + threadIdx.x * 4;
     Vec16 fours[kLoads];
 #pragma unroll
     for (int n = 0; n < kLoads; n++) {
         fours[n] = {{~0u, ~0u, ~0u, ~0u}};
-        if (first + n * 1024 < all) {
+        if (first + n * 1024 < kAllWords) {
             fours[n] = *reinterpret_cast<const Vec16*>(m.factors + (first + n * 1024) * 4);
         }
     }
@@ -63,37 +59,21 @@ __device__ __forceinline__ bool search(const Matrix& m, i64 piece, Counts counts
             const int r = block / kWords * 128 + word / 4 + word % 4 * 32, c = block % kWords * 128;
 #pragma unroll 1
             for (int k = 0; k < 4; k++) {
-                found = found || ((four >> 8 * k & 0xff) < kLeast && r < m.rows && c + 32 * k < Params::Cols && counts(r) && any_code(m, r, c + 32 * k));
+                found = found || ((four >> 8 * k & 0xff) < kLeast && r < Params::Rows && c + 32 * k < Params::Cols && any_code(m, r, c + 32 * k));
             }
         }
     }
     return found;
 }
 
-__device__ __forceinline__ i64 pieces(const Matrix& m) {
-    return (static_cast<i64>(ceil_div(m.rows, 128)) * kWords * 128 + kPiece - 1) / kPiece;
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-    scaled_extremes(const void* codes, const void* factors, const int* offsets, const int* counts, const int* rows_a, const int* rows_b, u32* extreme,
-                    int capacity) {
+extern "C" __global__ void __launch_bounds__(256) scaled_extremes(const void* codes, const void* factors, u32* extreme) {
     using P = Params;
-    __shared__ Groups<P::E> groups;
+    constexpr i64 kPieces = (kAllWords + kPiece - 1) / kPiece;
     bool found = false;
-    if constexpr (P::Kind == 0) {
-        constexpr i64 kCodes = static_cast<i64>(P::Rows) * P::Cols, kFactors = static_cast<i64>(ceil_div(P::Rows, 128)) * kWords * 512;
-        constexpr int kPieces = static_cast<int>((kFactors / 4 + kPiece - 1) / kPiece);
-        for (i64 i = blockIdx.x; i < static_cast<i64>(P::E) * kPieces && !found; i += gridDim.x) {
-            const int g = static_cast<int>(i / kPieces);
-            const Matrix m{group_piece<P::Ptrs>(codes, g, kCodes), group_piece<P::Ptrs>(factors, g, kFactors), P::Rows};
-            found = search(m, i % kPieces, [](int) { return true; });
-        }
-    } else {
-        groups.template read<128>(offsets, counts, rows_in_use(capacity, rows_a, rows_b), P::Align);
-        const Matrix m{static_cast<const unsigned char*>(codes), static_cast<const unsigned char*>(factors), groups.end[P::E - 1]};
-        for (i64 i = blockIdx.x; i < pieces(m) && !found; i += gridDim.x) {
-            found = search(m, i, [&](int r) { return r < groups.real[groups.find(r / 128)]; });
-        }
+    for (i64 i = blockIdx.x; i < P::E * kPieces && !found; i += gridDim.x) {
+        const int g = static_cast<int>(i / kPieces);
+        const Matrix m{group_piece<P::Ptrs>(codes, g, static_cast<i64>(P::Rows) * P::Cols), group_piece<P::Ptrs>(factors, g, kAllWords * 4)};
+        found = search(m, i % kPieces);
     }
     if (found) {
         *extreme = 1;
