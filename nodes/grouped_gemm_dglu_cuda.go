@@ -1,6 +1,9 @@
 package nodes
 
-import "github.com/moegraph/moegraph/graph"
+import (
+	"github.com/moegraph/moegraph/dtype"
+	"github.com/moegraph/moegraph/graph"
+)
 
 // dgluParams are the constants of dglu.cuh, but for N.
 type dgluParams struct {
@@ -109,7 +112,7 @@ func (o groupedGEMMdGLU) parts(w weightKind, p rowProduct, m int, dprob, dbias, 
 func (o groupedGEMMdGLU) CUDAScratch(n *graph.Node, d graph.GPU) int64 {
 	a, c, experts := n.In(gradDD), n.In(gradC), n.In(gradOffsets).Dim(0)
 	if f := o.Weights.Only; f != NoBlockFormat {
-		return scaledDGLUScratch(n, d, f, o.Weights, o.Align, o.Launch, a.DType(), false)
+		return scaledDGLUScratch(n, d, f, o.Weights, o.Align, o.Launch, a.DType(), dtype.Invalid)
 	}
 	p, err := rowProductOf(o.Launch, d, o.Weights, a.DType(), experts, a.Dim(0), a.Dim(1), c.Dim(1)/2)
 	if err != nil {

@@ -38,11 +38,11 @@ func (x scaledCall) dglu(a act, layout Layout) ([]graph.Launch, error) {
 	return append(launches, parts.join(c, layout)...), nil
 }
 
-// scaledDGLUScratch is the scratch of dglu; plain and quantized as in scaledShape.
-func scaledDGLUScratch(n *graph.Node, d graph.GPU, f BlockFormat, w weightKind, align int, l Launch, plain dtype.DType, quantized bool) int64 {
+// scaledDGLUScratch is the scratch of dglu; plain and quant as in scaledShape.
+func scaledDGLUScratch(n *graph.Node, d graph.GPU, f BlockFormat, w weightKind, align int, l Launch, plain, quant dtype.DType) int64 {
 	_, shape := codesOf(n.In(gradDD))
 	c, experts := n.In(gradC), n.In(gradOffsets).Dim(0)
-	x := scaledShape{f, w, l, plain, experts, shape[0], shape[1], c.Dim(1) / 2, align, thinDGLUTileM, quantized}
+	x := scaledShape{f, w, l, plain, experts, shape[0], shape[1], c.Dim(1) / 2, align, thinDGLUTileM, quant}
 	p, _, err := x.product(d)
 	if err != nil {
 		return 0 // CUDA says so
@@ -57,7 +57,7 @@ func (o scaledDGLU) CUDAScratch(n *graph.Node, d graph.GPU) int64 {
 	if err != nil {
 		return 0
 	}
-	return scaledDGLUScratch(n, d, f, o.Weights, o.Align, o.Launch, dtype.Invalid, narrow(o.DC))
+	return scaledDGLUScratch(n, d, f, o.Weights, o.Align, o.Launch, dtype.Invalid, narrowOnly(o.DC))
 }
 
 func (o scaledDGLU) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {

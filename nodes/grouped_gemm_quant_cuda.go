@@ -17,7 +17,7 @@ func scaledGEMMScratch(n *graph.Node, d graph.GPU, s scaledKind, w weightKind, a
 	if err != nil {
 		return 0 // CUDA says so
 	}
-	return scaledShape{f: f, w: w, l: l, experts: n.In(gemmOffsets).Dim(0), m: a[0], k: a[1], n: w.width(n.In(scaledB)), align: align, thin: thinTileM, quantized: narrow(dt)}.scratch(d)
+	return scaledShape{f: f, w: w, l: l, experts: n.In(gemmOffsets).Dim(0), m: a[0], k: a[1], n: w.width(n.In(scaledB)), align: align, thin: thinTileM, quant: narrowOnly(dt)}.scratch(d)
 }
 
 func (o scaledGEMM) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {

@@ -98,8 +98,8 @@ type scaledShape struct {
 	l                       Launch
 	plain                   dtype.DType // the format of an A that is not codes, else Invalid
 	experts, m, k, n, align int
-	thin                    int  // most rows of a tile of the thin kernel
-	quantized               bool // the output is fp8 or fp4
+	thin                    int         // most rows of a tile of the thin kernel
+	quant                   dtype.DType // the format of an output in fp8 or fp4, else Invalid
 }
 
 // size describes the product to chooseTile.
@@ -112,7 +112,7 @@ func (x scaledShape) size() productSize {
 			s.dt = dtype.Float32 // codes are not exact in f16
 		}
 	}
-	if x.quantized {
+	if x.quant != dtype.Invalid {
 		s.warpM = quantRows
 	}
 	return s
@@ -169,7 +169,7 @@ func (x scaledCall) plainFormat() dtype.DType {
 
 // shape is what the constants depend on.
 func (x scaledCall) shape() scaledShape {
-	return scaledShape{x.f, x.w, x.l, x.plainFormat(), x.offsets.Shape[0], x.a.Shape[0], codeWidth(x.a), x.n, x.align, x.thin, x.quant.dt != dtype.Invalid}
+	return scaledShape{x.f, x.w, x.l, x.plainFormat(), x.offsets.Shape[0], x.a.Shape[0], codeWidth(x.a), x.n, x.align, x.thin, x.quant.dt}
 }
 
 // scratch is what the product itself takes of the scratch; what the epilogue needs follows.

@@ -13,6 +13,14 @@ type quantOutput struct {
 	norm, row, rowSF, col, colSF *graph.Tensor
 }
 
+// narrowOnly is dt if it is fp8 or fp4, else Invalid.
+func narrowOnly(dt dtype.DType) dtype.DType {
+	if narrow(dt) {
+		return dt
+	}
+	return dtype.Invalid
+}
+
 // quantConsts are the constants of QuantOutput.
 type quantConsts struct {
 	HasRow, HasRowSF, HasCol, HasColSF, DiscreteCol bool

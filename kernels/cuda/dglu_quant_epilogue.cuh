@@ -10,7 +10,8 @@ template <class P, class Extra>
 struct DGLUQuantEpilogue : DGLUEpilogue<P, Extra> {
     using Tile = typename RowWork<P>::Tile;
     using Backward = DGLU<P>;
-    static constexpr int kParts = P::WarpM / kSquare * 2;                   // of the accumulators
+    static constexpr int kParts = P::WarpM / kSquare * 2;                // of the accumulators
+    static constexpr bool kAhead = sizeof(typename P::CType) == 2;       // as registers allow
     static constexpr int kStep = P::Layout == kConcat ? P::N : kSquare;  // from the first tile to the second
 
     QuantOutput<P, typename P::DCType, 2 * P::N> output;
@@ -37,14 +38,16 @@ struct DGLUQuantEpilogue : DGLUEpilogue<P, Extra> {
         float rows[kParts / 2] = {};  // parts of dprob: of row square_row(lane%4) of each block
         float cols[4] = {};           // of dbias: of column square_col()+lane/4 of the tiles of each half
         typename Backward::Seen none; // dC itself is seen
-        typename Backward::Pre pre;   // of the row at hand, loaded while the one before it is worked on
+        typename Backward::Pre pre;   // of the row at hand; with kAhead it is loaded while the one before it is worked on
         const auto load = [&](int part, int k) {
             const int row = part / 2 * kSquare + square_row(k), j = col + part % 2 * kSquare;
             if (row < real && j < P::N) {
                 load_pre(pre, t.first + first + row, j);
             }
         };
-        load(0, 0);
+        if constexpr (kAhead) {
+            load(0, 0);
+        }
 #pragma unroll 1
         for (int part = 0; part < parts; part++) {
             const int block = part / 2, half = part % 2, j = col + half * kSquare;
@@ -52,7 +55,9 @@ struct DGLUQuantEpilogue : DGLUEpilogue<P, Extra> {
             stage.put(turn[0], factor);
             take_turns<1>(turn, turn);
             if (j >= P::N) {
-                load(part + 1, 0);
+                if constexpr (kAhead) {
+                    load(part + 1, 0);
+                }
                 continue;
             }
             float sum[4];
@@ -60,8 +65,11 @@ struct DGLUQuantEpilogue : DGLUEpilogue<P, Extra> {
             for (int k = 0; k < 4; k++) {
                 const int row = square_row(k);
                 const float p = factors.in_block(block, row);
+                if constexpr (!kAhead) {
+                    load(part, k);
+                }
                 const typename Backward::Pre now = pre;
-                if (k < 3 || part < parts - 1) {
+                if (kAhead && (k < 3 || part < parts - 1)) {
                     load(part + (k + 1) / 4, (k + 1) % 4);
                 }
                 float gate[8] = {}, up[8] = {}, value[8] = {};
