@@ -27,7 +27,7 @@ func thinTile(x scaledShape, d graph.GPU, s productSize) (productTile, bool) {
 	}
 	s.thin = true
 	rows := x.thin
-	if d.Arch != 90 || s.codes.b == 4 && x.k%(2*thinLine) != 0 || x.quant == dtype.E2M1 {
+	if d.Arch != 90 || x.k%(16*s.codes.b) != 0 || x.quant == dtype.E2M1 {
 		rows = min(rows, 32) // the compiler spills there with 64
 	}
 	for blocks := thinBlocks; blocks >= 1; blocks-- {

@@ -19,6 +19,7 @@ struct ScaledRowSpec {
     using T = typename P::OperandType;
     static constexpr int kTileM = P::TileM, kTileN = P::TileN, kWarpM = P::WarpM, kStages = P::Stages;
     static constexpr bool kTailed = P::K % Depth<T>::kBlock != 0;
+    static constexpr bool kSees = P::HasAmax;  // an epilogue that takes more registers
     static constexpr bool kThinTailed = P::K % (kThinWide * 256 / CodeFormat<P::CodesB>::kBits) != 0;
     struct A {
         using T = typename P::AType;

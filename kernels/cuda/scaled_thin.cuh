@@ -584,7 +584,7 @@ __device__ __forceinline__ void multiply_thin(unsigned char* memory, const Work&
                 place.advance(last, ring);
                 tile = 2 * tiles + S::kTileBytes - tile;  // the other one
                 if (!last) {
-                    prepare(S::B::kBits == 4 ? thread : static_cast<int>(threadIdx.x));
+                    prepare(S::B::kBits == 4 || Spec::kSees ? thread : static_cast<int>(threadIdx.x));
                 }
                 repeat<0, S::kStep>([&](auto block) { multiply_thin_block<Spec, kPieces, decltype(block)::value>(acc, seen, thread, a, here); });
                 if constexpr (S::B::kLeast != 0) {
