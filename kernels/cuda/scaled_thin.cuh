@@ -44,7 +44,7 @@ struct ThinCodes {
     // The e8m0 factors from kLeast to kMost give normal numbers, and values that are multiples of 2^-133 and below 2^128.
     static constexpr int kLeast = kPowers ? max_of(0, max_of(1 - kRaised, -6 - kLow - kUp)) : 0;
     static constexpr int kMost = min_of(254 - kRaised, 254 - kHigh - kUp);
-    static_assert(!kPowers || (kLeast < 128 && kMost >= 128), "any_outside looks at bits 7 first");
+    static_assert(!kPowers || (kLeast < 128 && kMost >= 128), "any_large and any_small look at bits 7 first");
     static_assert(Spec::kMajor == kReduction && !Spec::kAlongOuter && (kStride % 64 == 0 || 32 % kStride == 0), "rows of the reduction");
 
     // Whether words are copied for 128 rows at a time, those of a tile among them; without, row by row.
