@@ -17,8 +17,10 @@ struct CodeFormat {
     static constexpr int kMantissa = kCodes == kE4M3 ? 3 : kCodes == kE5M2 ? 2 : 1;
     static constexpr u32 kMagnitude = kCodes == kE2M1 ? 7 : 127;
     static constexpr u32 kRestore = (127 + 127 - kBias) << 7;  // bf16 2^(127-bias)
+    // The exponents of the least code that is not zero, and of the largest.
+    static constexpr int kLow = 1 - kBias - kMantissa, kHigh = kCodes == kE4M3 ? 8 : kCodes == kE5M2 ? 15 : 2;
     // The least e8m0 factor with which bf16, whose numbers are multiples of 2^-133, holds every value.
-    static constexpr u32 kLeastFactor = kCodes == kE4M3 ? 3 : kCodes == kE5M2 ? 10 : 0;
+    static constexpr u32 kLeastFactor = max_of(0, -6 - kLow);
 };
 
 // The value of one code, in the low bits.
@@ -108,6 +110,11 @@ __device__ __forceinline__ void decode_nibbles(u32 (&out)[4], u32 word) {
 template <bool kPtrs>
 __device__ __forceinline__ const unsigned char* group_piece(const void* all, int g, i64 bytes) {
     return kPtrs ? reinterpret_cast<const unsigned char*>(static_cast<const u64*>(all)[g]) : static_cast<const unsigned char*>(all) + g * bytes;
+}
+
+// Bits 7 of the bytes are set where one of four factors is below least, which is less than 128.
+__device__ __forceinline__ u32 factors_below(u32 four, u32 least) {
+    return ~(((four | 0x80808080u) - least * 0x01010101u) | four) & 0x80808080u;
 }
 
 // The place of the factors of row r in a matrix whose rows have blocks words: bytes from its first factor on to the word of

@@ -30,6 +30,38 @@ struct GLUEpilogue {
         }
     }
 
+    // Where the eight gates and eight ups of lane column j are: in the stage, and in the bias.
+    static __device__ __forceinline__ int one(int j) { return P::Layout == kPairs ? 2 * j : j; }
+    static __device__ __forceinline__ int two(int j) { return P::Layout == kPairs ? 2 * j + 8 : j + 32; }
+
+    // The biases of the lane's gates and ups in columns from col on.
+    __device__ __forceinline__ void load_bias(float (&gate)[8], float (&up)[8], int group, int col, int j) const {
+        if constexpr (P::HasBias) {
+            float x[8], y[8];
+            const typename P::BiasType* b = bias + static_cast<i64>(group) * P::N;
+            load8(x, b + (P::Layout == kConcat ? col / 2 + j : col + one(j)));
+            load8(y, b + (P::Layout == kConcat ? P::N / 2 + col / 2 + j : col + two(j)));
+            sort(gate, up, x, y);
+        }
+    }
+
+    // Gates, ups and values of row `staged` of the stage.
+    static __device__ __forceinline__ void eight(float (&gate)[8], float (&up)[8], float (&value)[8], const Stage& stage, int staged, int j,
+                                                 const float (&bias_gate)[8], const float (&bias_up)[8], float p) {
+        float x[8], y[8];
+        stage.get(x, staged, one(j));
+        stage.get(y, staged, two(j));
+        sort(gate, up, x, y);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            if (P::HasBias) {
+                gate[i] += bias_gate[i];
+                up[i] += bias_up[i];
+            }
+            value[i] = p * activate<typename P::Act, kFast>(gate[i], up[i]);
+        }
+    }
+
     __device__ __forceinline__ void begin(const Tile&, int, int) const {}
 
     __device__ __forceinline__ void operator()(const Tile& t, int warp_m, int warp_n, const Accumulators<P::WarpM>& acc) const {
@@ -55,17 +87,9 @@ struct GLUEpilogue {
         if (real <= 0) {
             return;
         }
-        // Where this lane's eight gates and eight ups are: in the stage, and in the bias.
-        const int one = P::Layout == kPairs ? 2 * j : j, two = P::Layout == kPairs ? 2 * j + 8 : j + 32;
         Stage& stage = stages[threadIdx.x / 32];
         float bias_gate[8], bias_up[8];
-        if constexpr (P::HasBias) {
-            float x[8], y[8];
-            const typename P::BiasType* b = bias + static_cast<i64>(t.group) * P::N;
-            load8(x, b + (P::Layout == kConcat ? col / 2 + j : col + one));
-            load8(y, b + (P::Layout == kConcat ? P::N / 2 + col / 2 + j : col + two));
-            sort(bias_gate, bias_up, x, y);
-        }
+        load_bias(bias_gate, bias_up, t.group, col, j);
         const RowFactors<P::WarpM> factors(P::HasProb, prob + t.first + first, real);
         typename Extra::Seen seen;
         for_staged<4, P::WarpM>(stage, acc, real, extra.factor(t.group), [&](int slab, int staged) {
@@ -76,18 +100,7 @@ struct GLUEpilogue {
             }
             float gate[8] = {}, up[8] = {}, value[8] = {};
             if (row < t.rows) {
-                float x[8], y[8];
-                stage.get(x, staged, one);
-                stage.get(y, staged, two);
-                sort(gate, up, x, y);
-#pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    if (P::HasBias) {
-                        gate[i] += bias_gate[i];
-                        up[i] += bias_up[i];
-                    }
-                    value[i] = p * activate<typename P::Act, kFast>(gate[i], up[i]);
-                }
+                eight(gate, up, value, stage, staged, j, bias_gate, bias_up, p);
             }
             store(row, gate, up, value);
             seen.see(value);

@@ -19,19 +19,11 @@ struct GLUQuantEpilogue : GLUEpilogue<P, Extra> {
         if (col >= P::N) {
             return;
         }
-        // Where this lane's eight gates and eight ups are: in the stage, and in the bias.
-        const int one = P::Layout == kPairs ? 2 * j : j, two = P::Layout == kPairs ? 2 * j + 8 : j + 32;
         Stage& stage = this->stages[threadIdx.x / 32];
         const float factor = this->extra.factor(t.group), norm = output.norm_const();
         const RowFactors<P::WarpM> factors(P::HasProb, this->prob + t.first + first, real);
         float bias_gate[8], bias_up[8];
-        if constexpr (P::HasBias) {
-            float x[8], y[8];
-            const typename P::BiasType* b = this->bias + static_cast<i64>(t.group) * P::N;
-            load8(x, b + (P::Layout == kConcat ? col / 2 + j : col + one));
-            load8(y, b + (P::Layout == kConcat ? P::N / 2 + col / 2 + j : col + two));
-            this->sort(bias_gate, bias_up, x, y);
-        }
+        this->load_bias(bias_gate, bias_up, t.group, col, j);
         Accumulators<P::WarpM> turn;
         take_turns<0>(turn, acc);
 #pragma unroll 1
@@ -48,18 +40,7 @@ struct GLUQuantEpilogue : GLUEpilogue<P, Extra> {
                 const float p = factors.in_block(block, square_row(k));
                 float gate[8] = {}, up[8] = {};
                 if (square_row(k) < left) {
-                    float x[8], y[8];
-                    stage.get(x, square_row(k) % 16, one);
-                    stage.get(y, square_row(k) % 16, two);
-                    this->sort(gate, up, x, y);
-#pragma unroll
-                    for (int i = 0; i < 8; i++) {
-                        if (P::HasBias) {
-                            gate[i] += bias_gate[i];
-                            up[i] += bias_up[i];
-                        }
-                        v[k][i] = p * activate<typename P::Act, Base::kFast>(gate[i], up[i]);
-                    }
+                    this->eight(gate, up, v[k], stage, square_row(k) % 16, j, bias_gate, bias_up, p);
                 }
                 if constexpr (P::HasC) {
                     typename P::CType* c = this->c + static_cast<i64>(m + square_row(k)) * P::N + col + j;

@@ -13,7 +13,7 @@ struct Matrix {
     const unsigned char* factors;
 };
 
-constexpr int kWords = ceil_div(Params::Cols, 128);                        // of a row of factors
+constexpr int kWords = ceil_div(Params::Cols, 128);                                      // of a row of factors
 constexpr i64 kAllWords = static_cast<i64>(ceil_div(Params::Rows, 128)) * kWords * 128;  // of a matrix
 
 // Whether code (r, c) and the 31 after it, as far as the matrix goes, hold one that is not zero.
@@ -23,12 +23,6 @@ __device__ __forceinline__ bool any_code(const Matrix& m, int r, int c) {
         any |= m.codes[static_cast<i64>(r) * Params::Cols + i];
     }
     return (any & 0x7f) != 0;
-}
-
-// Whether one of the bytes is below the least factor.
-__device__ __forceinline__ bool any_small(u32 four) {
-    const u32 above = (four | 0x80808080u) - CodeFormat<Params::Codes>::kLeastFactor * 0x01010101u;  // bits 7: the rest of the byte is not
-    return (~(above | four) & 0x80808080u) != 0;
 }
 
 // Searches the part of this thread in piece `piece` of kPiece words; a thread has kLoads loads of four words in flight.
@@ -51,7 +45,7 @@ __device__ __forceinline__ bool search(const Matrix& m, i64 piece) {
 #pragma unroll
         for (int w = 0; w < 4; w++) {
             const u32 four = fours[n].word[w];
-            if (!any_small(four)) {
+            if (factors_below(four, kLeast) == 0) {
                 continue;
             }
             const i64 i = first + n * 1024;

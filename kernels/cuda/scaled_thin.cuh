@@ -17,7 +17,7 @@
 #include "epilogue.cuh"
 #include "scaled_operand.cuh"
 
-constexpr int kThinWide = 2;
+constexpr int kThinWide = 2;  // chunk_place counts on it
 
 // Codes that are NaN or Inf, and factors that leave bf16's range, are only looked for on the way. A tile that has any is made
 // again, element by element, in float (exact_tile).
@@ -36,14 +36,12 @@ struct ThinCodes {
     static constexpr int kSides = ceil_div(Spec::kRows, 128), kWordBytes = kSides * 512, kFactorBytes = kWords * kWordBytes;
     static constexpr int kPairs = 64 / kBits / 2;  // that a lane has of a row
     static constexpr bool kPowers = Spec::kFactors == kE8M0Factors;
-    static constexpr u32 kMagnitudes = kBits == 8 ? 0x7f7f7f7fu : 0x77777777u;
-    // The exponents of the least code that is not zero and of the largest, and what a folded factor is larger by.
-    static constexpr int kLow = Spec::kCodes == kE4M3 ? -9 : Spec::kCodes == kE5M2 ? -16 : -1;
-    static constexpr int kHigh = Spec::kCodes == kE4M3 ? 8 : Spec::kCodes == kE5M2 ? 15 : 2;
+    static constexpr u32 kMagnitudes = Format::kMagnitude * (kBits == 8 ? 0x01010101u : 0x11111111u);
+    // What the exponent of a factor that codes are multiplied by is larger by.
     static constexpr int kRaised = kUp + (kFolded ? 127 - Format::kBias : 0);
     // The e8m0 factors from kLeast to kMost give normal numbers, and values that are multiples of 2^-133 and below 2^128.
-    static constexpr int kLeast = kPowers ? max_of(0, max_of(1 - kRaised, -6 - kLow - kUp)) : 0;
-    static constexpr int kMost = min_of(254 - kRaised, 254 - kHigh - kUp);
+    static constexpr int kLeast = kPowers ? max_of(0, max_of(1 - kRaised, -6 - Format::kLow - kUp)) : 0;
+    static constexpr int kMost = min_of(254 - kRaised, 254 - Format::kHigh - kUp);
     static_assert(!kPowers || (kLeast < 128 && kMost >= 128), "any_large and any_small look at bits 7 first");
     static_assert(Spec::kMajor == kReduction && !Spec::kAlongOuter && (kStride % 64 == 0 || 32 % kStride == 0), "rows of the reduction");
 
@@ -59,9 +57,7 @@ struct ThinCodes {
 
     static __device__ __forceinline__ constexpr i64 bytes(i64 codes) { return codes * kBits / 8; }
     // The place of 16 bytes of a row, and of a row's word.
-    static __device__ __forceinline__ int chunk_place(int row, int chunk) {
-        return (chunk ^ (kThinWide == 4 ? (row & 3) * 2 : kThinWide == 2 ? row & 2 : 0)) * 16;
-    }
+    static __device__ __forceinline__ int chunk_place(int row, int chunk) { return (chunk ^ (row & 2)) * 16; }
     static __device__ __forceinline__ int row_place(int row) { return row / 128 * 512 + row % 32 * 16 + row / 32 % 4 * 4; }
     // Where the words of a tile whose first row is this begin.
     static __device__ __forceinline__ int words_from(int first) { return kEven ? first % 128 : 0; }
@@ -134,7 +130,7 @@ struct ThinCodes {
     }
     // Whether one is below kLeast.
     static __device__ __forceinline__ u32 any_small(u32 four) {
-        return kLeast == 0 ? 0 : ~(((four | 0x80808080u) - kLeast * 0x01010101u) | four) & 0x80808080u;
+        return kLeast == 0 ? 0 : factors_below(four, kLeast);
     }
 
     // Block at, among those of a slot or of the slots of a word: its word in the slot, and which of the word's factors is this lane's.
@@ -229,7 +225,6 @@ struct ThinPlain {
     int extent;
 
     static __device__ __forceinline__ int chunk_place(int row, int chunk) { return (chunk ^ (kOfBlock == 4 ? (row & 1) * 4 : row & 1)) * 16; }
-    static __device__ __forceinline__ int words_from(int) { return 0; }
 
     __device__ __forceinline__ void start(const Source<typename Spec::T>& s) {
         from = reinterpret_cast<const unsigned char*>(s.first + threadIdx.x / kChunks * Spec::kLd) + threadIdx.x % kChunks * 16;
@@ -248,8 +243,6 @@ struct ThinPlain {
     __device__ __forceinline__ void issue_factors(int, u32, int) const {}
     __device__ __forceinline__ void advance(int) { from += kRowBytes; }
 
-    static __device__ __forceinline__ u32 word_place(u32, int, int) { return 0; }
-    static __device__ __forceinline__ u32 any_large(u32) { return 0; }
     // The place of the elements that go with word kFirst of codes.
     template <int kFirst>
     static __device__ __forceinline__ u32 place_of(int thread, u32 slot, int row, int block) {
@@ -366,7 +359,7 @@ struct ThinPlace {
     u32 slot;
     int at = 0;  // its first block among those of the slot, or of the slots of a word of factors
 
-    __device__ __forceinline__ bool begins() const { return at % kThinWide == 0; }                       // the slot
+    __device__ __forceinline__ bool begins() const { return at % kThinWide == 0; }  // the slot
     __device__ __forceinline__ bool ends() const { return at % kThinWide == kThinWide - S::kStep; }
 
     // last: of the tile; ring: where it begins.
@@ -386,9 +379,9 @@ struct ThinPlace {
 
 // What a thread has met in a tile.
 struct ThinSeen {
-    u32 top = 0;               // ThinCodes::read
-    u32 large = 0;             // not 0: a factor too large, or a small one of a code that is not zero
-    u32 small = 0;             // not 0: in the word at hand is a factor of B that may be too small
+    u32 top = 0;    // ThinCodes::read
+    u32 large = 0;  // not 0: a factor too large, or a small one of a code that is not zero
+    u32 small = 0;  // not 0: in the word at hand is a factor of B that may be too small
 };
 
 // Looks at the words of factors at place p, of the rows of both that exist; first: of A's tile.
