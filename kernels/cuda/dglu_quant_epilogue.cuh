@@ -38,16 +38,20 @@ struct DGLUQuantEpilogue : DGLUEpilogue<P, Extra> {
         float rows[kParts / 2] = {};  // parts of dprob: of row square_row(lane%4) of each block
         float cols[4] = {};           // of dbias: of column square_col()+lane/4 of the tiles of each half
         typename Backward::Seen none; // dC itself is seen
-        typename Backward::Pre pre;   // of the row at hand; with kAhead it is loaded while the one before it is worked on
+        typename Backward::Pre pre[2];  // of the rows at hand; with kAhead they are loaded while two before them are worked on
         const auto load = [&](int part, int k) {
             const int row = part / 2 * kSquare + square_row(k), j = col + part % 2 * kSquare;
             if (row < real && j < P::N) {
-                load_pre(pre, t.first + first + row, j);
+                load_pre(pre[k % 2], t.first + first + row, j);
             }
         };
-        if constexpr (kAhead) {
-            load(0, 0);
-        }
+        const auto load_first = [&](int part) {
+            if (kAhead && part < parts) {
+                load(part, 0);
+                load(part, 1);
+            }
+        };
+        load_first(0);
 #pragma unroll 1
         for (int part = 0; part < parts; part++) {
             const int block = part / 2, half = part % 2, j = col + half * kSquare;
@@ -55,9 +59,7 @@ struct DGLUQuantEpilogue : DGLUEpilogue<P, Extra> {
             stage.put(turn[0], factor);
             take_turns<1>(turn, turn);
             if (j >= P::N) {
-                if constexpr (kAhead) {
-                    load(part + 1, 0);
-                }
+                load_first(part + 1);
                 continue;
             }
             float sum[4];
@@ -68,16 +70,15 @@ struct DGLUQuantEpilogue : DGLUEpilogue<P, Extra> {
                 if constexpr (!kAhead) {
                     load(part, k);
                 }
-                const typename Backward::Pre now = pre;
-                if (kAhead && (k < 3 || part < parts - 1)) {
-                    load(part + (k + 1) / 4, (k + 1) % 4);
-                }
                 float gate[8] = {}, up[8] = {}, value[8] = {};
                 sum[k] = 0;
                 if (row < left) {
                     float g[8];
                     stage.get(g, row, one(), two());
-                    this->out.template eight<false>(none, gate, up, value, sum[k], g, now, p, scale);
+                    this->out.template eight<false>(none, gate, up, value, sum[k], g, pre[k % 2], p, scale);
+                }
+                if (kAhead && (k < 2 || part < parts - 1)) {
+                    load(part + (k + 2) / 4, (k + 2) % 4);
                 }
                 if constexpr (P::HasAct) {
                     typename P::ActType* act = this->out.act + static_cast<i64>(m + row) * P::N + j;
@@ -103,7 +104,7 @@ struct DGLUQuantEpilogue : DGLUEpilogue<P, Extra> {
             if constexpr (P::HasDProb) {
                 add(rows, block, scattered<1>(sum, plus));
             }
-#pragma unroll 1
+#pragma unroll
             for (int tile = 0; tile < 2; tile++) {
                 if (tile == 1) {
 #pragma unroll
