@@ -86,12 +86,12 @@ func (e *emulator) build(t *testing.T, source, target string, more ...string) st
 	return out
 }
 
-// library returns the kernel built as a library.
-func (e *emulator) library(t *testing.T, k graph.Kernel) string {
+// library returns the kernel built as a library; bulk: with the bulk copies of sm_90, else as for sm_80.
+func (e *emulator) library(t *testing.T, k graph.Kernel, bulk bool) string {
 	t.Helper()
 	stub, err := kernels.Stub(k, kernels.Embedded())
 	must(t, err)
-	text := "#include \"emulate.h\"\n" + stub + fmt.Sprintf(`
+	text := map[bool]string{true: "#define EMULATE_BULK\n"}[bulk] + "#include \"emulate.h\"\n" + stub + fmt.Sprintf(`
 extern "C" void emulate_run(emulate::Index grid, emulate::Index dim, unsigned shared, bool late, const std::vector<emulate::Range>& ranges, void** args, int count) {
     emulate::run(%s, "%[1]s", grid, dim, shared, late, ranges, args, count);
 }
@@ -306,7 +306,7 @@ func (a *arena) launch(t *testing.T, e *emulator, launches []graph.Launch, late 
 	}
 	for _, l := range launches {
 		must(t, checkLaunch(&graph.KernelCall{GPU: d}, l))
-		fmt.Fprintf(&job, "launch %s %d %d %d %d %d %d", e.library(t, l.Kernel), l.Grid[0], l.Grid[1], l.Block[0], l.Block[1], l.SharedBytes, map[bool]int{true: 1}[late])
+		fmt.Fprintf(&job, "launch %s %d %d %d %d %d %d", e.library(t, l.Kernel, d.Arch >= 90), l.Grid[0], l.Grid[1], l.Block[0], l.Block[1], l.SharedBytes, map[bool]int{true: 1}[late])
 		for _, arg := range l.Args {
 			switch x := arg.(type) {
 			case graph.Pointer:

@@ -188,7 +188,8 @@ func TestEmulate_Dequantize(t *testing.T) {
 	}
 }
 
-// TestEmulate_ShortCodes tries the short way to encode with every number and every factor that it may meet.
+// TestEmulate_ShortCodes tries the short way to encode with every number and every factor that it may meet, and
+// that to decode four bits with every pattern.
 func TestEmulate_ShortCodes(t *testing.T) {
 	e := newEmulator(t)
 	text, err := os.ReadFile("testdata/emulate/short_codes.cpp")

@@ -72,6 +72,51 @@ __device__ __forceinline__ void for_padding(int real, int last, Body body) {
     }
 }
 
+// Those rows of a tile of one warp row, written with zeros by bulk copies while the tile is multiplied: stores at its end are waited
+// for. Rows are one piece of memory, of which each warp of all of the group's columns has every so many bytes, of all outputs.
+template <class P>
+struct PaddingCopies {
+    static constexpr int kShares = ceil_div(P::N, P::TileN) * (P::TileN / 64);
+
+    // Calls body(zeros, first, last, share) in one lane; zeros is the warp's stage, until end().
+    template <class Tile, class Body>
+    static __device__ __forceinline__ void begin(Stage* stages, const Tile& t, Body body) {
+        const int first = t.first + ceil_div(t.rows, 16) * 16;
+        if (first >= t.last) {
+            return;
+        }
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        Stage& stage = stages[warp];
+        __syncwarp();  // all lanes have read what it held
+#pragma unroll
+        for (int i = lane * 4; i < 16 * 64; i += 32 * 4) {
+            *reinterpret_cast<float4*>(stage.value + i) = {};
+        }
+        ptx::bulk_fence();
+        __syncwarp();
+        if (lane == 0) {
+            body(stage, first, t.last, ptx::fresh(t.col) / 64 + warp);  // fresh: nothing made of it stays during the product
+            ptx::cp_bulk_commit();
+        }
+    }
+
+    // All lanes call it, and meet before they write to the stage.
+    static __device__ __forceinline__ void end() { ptx::cp_bulk_wait_read(); }
+
+    // Writes a share of rows [first, last) of a matrix of kWidth columns.
+    template <int kWidth, class T>
+    static __device__ __forceinline__ void write(T* out, const Stage& zeros, int first, int last, int share) {
+        constexpr i64 kRow = kWidth * sizeof(T), kMost = sizeof(Stage);
+        static_assert(kRow % 16 == 0, "cp_bulk");
+        unsigned char* to = reinterpret_cast<unsigned char*>(out) + first * kRow;
+        const i64 size = (last - first) * kRow;
+#pragma unroll 1
+        for (i64 at = share * kMost; at < size; at += kShares * kMost) {
+            ptx::cp_bulk(to + at, ptx::shared_address(&zeros), static_cast<u32>(size - at < kMost ? size - at : kMost));
+        }
+    }
+};
+
 // A factor for each of a warp's rows, loaded at once and handed to the lanes that need it.
 template <int kRows>
 struct RowFactors {

@@ -3,16 +3,17 @@
 // A warp's 64 columns are one block of C, 32 gate and 32 up. With weights [gate; up] (UpRow) the copies bring the rows into
 // that order; where gate and up alternate (Layout kPairs) the columns are sorted on the way out of the stage.
 //
-// P: that of row_product.cuh, BiasType, DType, CType, HasAlpha, HasProb, HasBias, HasD, HasC, Layout, Act.
+// P: that of row_product.cuh, BiasType, DType, CType, HasAlpha, HasProb, HasBias, HasD, HasC, Layout, Act. kCopies: padding is written by PaddingCopies.
 #pragma once
 #include "activation.cuh"
 #include "row_product.cuh"
 
-template <class P, class Extra = PlainExtra<P>>
+template <class P, class Extra = PlainExtra<P>, bool kCopies = false>
 struct GLUEpilogue {
     using Tile = typename RowWork<P>::Tile;
     static constexpr bool kFast = sizeof(typename P::DType) <= 2;
     static constexpr bool kPads = true;  // PlainEpilogue
+    using Padding = PaddingCopies<P>;
 
     Stage* stages;
     Extra extra;
@@ -62,9 +63,23 @@ struct GLUEpilogue {
         }
     }
 
-    __device__ __forceinline__ void begin(const Tile&, int, int) const {}
+    __device__ __forceinline__ void begin(const Tile& t, int, int) const {
+        if constexpr (kCopies) {
+            Padding::begin(stages, t, [&](const Stage& zeros, int from, int to, int share) {
+                if constexpr (P::HasC) {
+                    Padding::template write<P::N>(c, zeros, from, to, share);
+                }
+                if constexpr (P::HasD) {
+                    Padding::template write<P::N / 2>(d, zeros, from, to, share);
+                }
+            });
+        }
+    }
 
     __device__ __forceinline__ void operator()(const Tile& t, int warp_m, int warp_n, const Accumulators<P::WarpM>& acc) const {
+        if constexpr (kCopies) {
+            Padding::end();
+        }
         const int first = warp_m * P::WarpM, rows = rows_of_warp<P>(t, warp_m), real = t.rows - first, j = threadIdx.x % 4 * 8;
         const int col = t.col + warp_n * 64;
         if (first >= rows || col >= P::N) {
@@ -80,10 +95,12 @@ struct GLUEpilogue {
                 store8(d + m * (P::N / 2) + col / 2 + j, value);
             }
         };
-        for_padding<4>(real, rows - first, [&](int row) {
-            const float none[8] = {};
-            store(first + row, none, none, none);
-        });
+        if constexpr (!kCopies) {
+            for_padding<4>(real, rows - first, [&](int row) {
+                const float none[8] = {};
+                store(first + row, none, none, none);
+            });
+        }
         if (real <= 0) {
             return;
         }

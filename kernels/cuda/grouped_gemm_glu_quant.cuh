@@ -18,7 +18,7 @@ extern "C" __global__ void __launch_bounds__(Shape<ScaledRowSpec<Params>>::kThre
     using Extra = ScaledExtra<Params>;
     scaled_rows<Params>({a, b, sfa, sfb}, offsets, counts, rows_in_use(capacity, rows_a, rows_prob), extreme, [&](ScaledRowSmem<Params>& smem) {
         return quantizing_or<GLUQuantEpilogue<Params, Extra>>(
-            GLUEpilogue<Params, Extra>{smem.stages, {alpha, global_a, global_b, amax}, prob, bias, d, c},
+            GLUEpilogue<Params, Extra, kCopiedPadding<Params>>{smem.stages, {alpha, global_a, global_b, amax}, prob, bias, d, c},
             QuantOutput<Params, Params::DType, Params::N / 2>{smem.groups, norm, d, d_sf, d_col, d_col_sf, capacity});
     });
 }

@@ -11,6 +11,7 @@ using u64 = unsigned long long;
 
 // Ten times the number in the name of the architecture.
 constexpr int kArch = __CUDA_ARCH__;
+constexpr bool kBulk = kArch >= 900;  // has bulk copies
 
 // The block's dynamic shared memory.
 __device__ __forceinline__ unsigned char* dynamic_shared() {
@@ -53,6 +54,23 @@ template <int kPending>
 __device__ __forceinline__ void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
+
+// 9.7.9.25.4.1 cp.async.bulk (sm_90): bytes from shared to global memory in the background, both addresses and bytes multiples
+// of 16. Part of the thread's open bulk group. What other instructions have written is read after a bulk_fence.
+__device__ __forceinline__ void cp_bulk(void* dst, u32 src, u32 bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(dst), "r"(src), "r"(bytes) : "memory");
+}
+
+// cp.async.bulk.commit_group (sm_90): closes the thread's group of the bulk copies issued since the last commit.
+__device__ __forceinline__ void cp_bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// cp.async.bulk.wait_group.read (sm_90): waits until the copies of all of the thread's groups have read their sources, which may
+// change then. What they write is whole at the kernel's end.
+__device__ __forceinline__ void cp_bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+
+// 9.7.12.4 fence.proxy.async (sm_90): bulk copies that follow, those of other threads after a barrier, read what this thread has
+// written to shared memory.
+__device__ __forceinline__ void bulk_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // 9.7.9.15 prefetch: asks for the line of the address to be brought to the L2 cache; nothing waits for it.
 __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }

@@ -102,12 +102,14 @@ __device__ __forceinline__ int rows_of_warp(const Tile& t, int warp_m) {
 
 // D and C of section 4: C = alpha A B^T (+ prob bias); D = prob C without a bias, else C.
 //
-// P also has BiasType, DType, CType and HasAlpha, HasProb, HasBias, HasD, HasC.
-template <class P, class Extra = PlainExtra<P>>
+// P also has BiasType, DType, CType and HasAlpha, HasProb, HasBias, HasD, HasC. kCopies: padding is written by PaddingCopies.
+template <class P, class Extra = PlainExtra<P>, bool kCopies = false>
 struct PlainEpilogue {
     using Tile = typename RowWork<P>::Tile;
     static constexpr bool kVector = P::N % 8 == 0;
     static constexpr bool kPads = true;  // a tile of one warp row may have any number of rows of padding
+    static constexpr bool kCopiesPadding = kCopies && kVector;
+    using Padding = PaddingCopies<P>;
 
     Stage* stages;
     Extra extra;
@@ -116,19 +118,35 @@ struct PlainEpilogue {
     typename P::DType* d;
     typename P::CType* c;
 
-    __device__ __forceinline__ void begin(const Tile&, int, int) const {}
+    __device__ __forceinline__ void begin(const Tile& t, int, int) const {
+        if constexpr (kCopiesPadding) {
+            Padding::begin(stages, t, [&](const Stage& zeros, int from, int to, int share) {
+                if constexpr (P::HasC) {
+                    Padding::template write<P::N>(c, zeros, from, to, share);
+                }
+                if constexpr (P::HasD) {
+                    Padding::template write<P::N>(d, zeros, from, to, share);
+                }
+            });
+        }
+    }
 
     __device__ __forceinline__ void operator()(const Tile& t, int warp_m, int warp_n, const Accumulators<P::WarpM>& acc) const {
+        if constexpr (kCopiesPadding) {
+            Padding::end();
+        }
         const int first = warp_m * P::WarpM, rows = rows_of_warp<P>(t, warp_m), real = t.rows - first, lane_col = threadIdx.x % 8 * 8;
         const int col = t.col + warp_n * 64 + lane_col, n = clamp_of(P::N - col, 0, 8);
         if (first >= rows || t.col + warp_n * 64 >= P::N) {
             return;
         }
-        for_padding<8>(real, rows - first, [&](int row) {
-            if (n != 0) {
-                store(t.first + first + row, col, n);
-            }
-        });
+        if constexpr (!kCopiesPadding) {
+            for_padding<8>(real, rows - first, [&](int row) {
+                if (n != 0) {
+                    store(t.first + first + row, col, n);
+                }
+            });
+        }
         if (real <= 0) {
             return;
         }

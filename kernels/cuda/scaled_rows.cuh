@@ -161,6 +161,10 @@ struct ScaledRowLoop<P, kWeightLoop> {
         multiply_scaled<ScaledRowSpec<P>>(smem.tiles, smem.slots, scaled_work<P>(smem.groups, x), epilogue);
     }
 };
+// Whether an epilogue that does not quantize takes PaddingCopies.
+template <class P>
+constexpr bool kCopiedPadding = ptx::kBulk && scaled_loop<P>() == kThinLoop && sizeof(typename P::DType) > 1;
+
 template <class P>
 using ScaledRowSmem = typename ScaledRowLoop<P>::Smem;
 

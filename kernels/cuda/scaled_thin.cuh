@@ -134,17 +134,17 @@ struct ThinCodes {
     }
 
     // Block at, among those of a slot or of the slots of a word: its word in the slot, and which of the word's factors is this lane's.
-    static __device__ __forceinline__ int word_of(int at) { return kWords == 1 ? 0 : at * kBlock / kWord; }
-    static __device__ __forceinline__ int factor_of(int thread, int at) { return at * (kBlock / Spec::kVec) % 4 + thread % 4 * (kBlock / 4) / Spec::kVec; }
+    static __device__ __forceinline__ int word_of(u32 at) { return kWords == 1 ? 0 : at * kBlock / kWord; }
+    static __device__ __forceinline__ int factor_of(int thread, u32 at) { return at * (kBlock / Spec::kVec) % 4 + thread % 4 * (kBlock / 4) / Spec::kVec; }
 
     // Where a lane reads the word of row `row`, and its codes of that row in a slot.
-    static __device__ __forceinline__ u32 word_place(u32 words, int row, int at) { return words + word_of(at) * kWordBytes + row_place(row); }
+    static __device__ __forceinline__ u32 word_place(u32 words, int row, u32 at) { return words + word_of(at) * kWordBytes + row_place(row); }
     static __device__ __forceinline__ u32 place(int thread, u32 slot, int row, int block) {
         return slot + row * kRowBytes + chunk_place(row, block * 2 + thread % 4 / 2) + thread % 2 * 8;
     }
 
     // This lane's factors of the words at place and 128 bytes on, as codes are multiplied by them, in both halves.
-    static __device__ __forceinline__ void read_factors(int thread, u32 (&out)[2], u32 place, int at) {
+    static __device__ __forceinline__ void read_factors(int thread, u32 (&out)[2], u32 place, u32 at) {
         const u32 four[2] = {ptx::ld_shared4(place), ptx::ld_shared4(place + 128)};
         const int i = factor_of(thread, at);
         if constexpr (kPowers) {
@@ -357,7 +357,7 @@ struct ThinPlace {
     using S = ThinShape<Spec>;
 
     u32 slot;
-    int at = 0;  // its first block among those of the slot, or of the slots of a word of factors
+    u32 at = 0;  // its first block among those of the slot, or of the slots of a word of factors
 
     __device__ __forceinline__ bool begins() const { return at % kThinWide == 0; }  // the slot
     __device__ __forceinline__ bool ends() const { return at % kThinWide == kThinWide - S::kStep; }
@@ -416,7 +416,8 @@ __device__ __forceinline__ void decode_thin(ThinSeen& seen, int thread, u32 to, 
     using A = typename S::A;
     constexpr int kHalf = S::kParts / 2, kAcross = S::kThreads / (64 * S::kStep);  // parts of a word of codes; pieces at once
     static_assert(S::kThreads % (64 * S::kStep) == 0, "whole warps");
-    const int lane = thread % 32, block = thread / 64 % S::kStep, at = p.at + block;
+    const int lane = thread % 32, block = thread / 64 % S::kStep;
+    const u32 at = p.at + block;
     const auto decode = [&](auto number) {
         constexpr int kWord = decltype(number)::value;
 #pragma unroll
@@ -454,7 +455,8 @@ __device__ __forceinline__ void multiply_thin_block(Accumulators<Spec::kWarpM>& 
     using S = ThinShape<Spec>;
     constexpr int kCount = kPieces > 2 ? 1 : 2;  // words of codes at once, as registers allow
     constexpr int kParts = S::kParts / 2 * kCount;
-    const int column = thread / 32 * 64 + thread % 32 / 4, at = p.at + kAt;
+    const int column = thread / 32 * 64 + thread % 32 / 4;
+    const u32 at = p.at + kAt;
     const u32 codes = S::B::place(thread, p.codes_b(), column, p.in_slot(kAt)), words = S::B::word_place(p.words_b(), column, at);
     u32 factors[2];  // of columns j and j+1
     repeat<0, 2 / kCount>([&](auto number) {

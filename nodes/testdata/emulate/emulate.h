@@ -52,6 +52,11 @@ struct Copy {
     unsigned bytes, size;  // read, written
 };
 
+struct BulkCopy {
+    void* to;
+    unsigned from, bytes;
+};
+
 struct Thread {
     ucontext_t context;
     std::unique_ptr<char[]> stack;
@@ -59,6 +64,8 @@ struct Thread {
     int lane = 0, warp = 0;
     bool done = false;
     std::deque<std::vector<Copy>> groups;  // of asynchronous copies, the open one last
+    std::vector<BulkCopy> bulk;            // bulk copies that have not been waited for
+    size_t committed = 0;                  // of them
     bool vote = false;  // brought to a barrier
 };
 
@@ -178,6 +185,8 @@ inline void run_block(unsigned shared_bytes) {
         t.warp = i / 32;
         t.done = false;
         t.groups.assign(1, {});
+        t.bulk.clear();
+        t.committed = 0;
         machine.warps[t.warp].meeting.size++;
         getcontext(&t.context);
         t.context.uc_stack.ss_sp = t.stack.get();

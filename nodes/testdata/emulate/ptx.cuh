@@ -10,6 +10,11 @@ using u64 = unsigned long long;
 using namespace emulate;
 
 constexpr int kArch = 800; // what later architectures do in hardware, code for this one does itself
+#ifdef EMULATE_BULK
+constexpr bool kBulk = true;
+#else
+constexpr bool kBulk = false;
+#endif
 
 inline unsigned char* dynamic_shared() { return machine.shared; }
 inline u32 shared_address(const void* p) { return static_cast<u32>(static_cast<const unsigned char*>(p) - machine.shared); }
@@ -41,6 +46,24 @@ void cp_async_wait() {
         groups.pop_front();
     }
 }
+inline void cp_bulk(void* dst, u32 src, u32 bytes) {
+    check_shared(src, bytes, 16);
+    if (bytes % 16 != 0 || reinterpret_cast<uintptr_t>(dst) % 16 != 0) fail("a bulk copy of what is not aligned");
+    check_device(dst, bytes);
+    if (machine.late) {
+        machine.current->bulk.push_back({dst, src, bytes});
+        return;
+    }
+    memcpy(dst, machine.shared + src, bytes);
+}
+inline void cp_bulk_commit() { machine.current->committed = machine.current->bulk.size(); }
+inline void cp_bulk_wait_read() {
+    auto& all = machine.current->bulk;
+    for (size_t i = 0; i < machine.current->committed; i++) memcpy(all[i].to, machine.shared + all[i].from, all[i].bytes);
+    all.erase(all.begin(), all.begin() + machine.current->committed);
+    machine.current->committed = 0;
+}
+inline void bulk_fence() {}
 inline void prefetch_l2(const void* p) { check_device(p, 1); }
 
 inline void st_shared16(u32 dst, const u32 (&v)[4]) {

@@ -1,5 +1,6 @@
 // Holds the short ways to encode of kernels/cuda/formats.cuh to encode_narrow for every number of 16 bits that a block may
-// hold, with every factor that a largest number of 16 bits can give.
+// hold, with every factor that a largest number of 16 bits can give; and the short way to decode four codes of 4 bits of
+// decode.cuh to code_value, for all of their patterns.
 #include <type_traits>
 
 #include "emulate.h"
@@ -7,6 +8,7 @@
 #include "types.cuh"
 //
 #include "block_scale.cuh"
+#include "decode.cuh"
 
 static long compared = 0;
 
@@ -61,9 +63,30 @@ bool check(const char* name) {
     return true;
 }
 
+// Each pattern in either half of a word, beside its complement.
+bool check_nibbles() {
+    for (u32 bits = 0; bits < 0x10000; bits++) {
+        for (u32 word : {bits << 16 | (bits ^ 0xffff), bits | (bits ^ 0xffff) << 16}) {
+            u32 moved[4], pair[4];
+            repeat<0, 4>([&](auto i) { moved[decltype(i)::value] = nibble_bits<decltype(i)::value>(word); });
+            decode_nibbles(pair, word);
+            for (int i = 0; i < 8; i++) {
+                const u32 code = word >> 4 * i & 15, want = __float_as_uint(code_value<kE2M1>(code)) >> 16;
+                const u32 bits_of = moved[i % 4] >> i / 4 * 16 & 0xffff, got = pair[i / 2] >> i % 2 * 16 & 0xffff;
+                if (bits_of != ((code & 8) << 12 | (code & 7) << 6) || got != want) {
+                    printf("code %d of %#x: got bits %#x and bf16 %#x, want %#x\n", i, word, bits_of, got, want);
+                    return false;
+                }
+            }
+        }
+    }
+    return true;
+}
+
 int main() {
     const bool ok = check<bf16, e4m3>("bf16, e4m3") && check<bf16, e5m2>("bf16, e5m2") && check<f16, e4m3>("f16, e4m3") &&
-                    check<f16, e5m2>("f16, e5m2") && check<bf16, e2m1>("bf16, e2m1") && check<f16, e2m1>("f16, e2m1") && check<bf16, e2m1, e4m3>("bf16, e2m1, e4m3 factors");
+                    check<f16, e5m2>("f16, e5m2") && check<bf16, e2m1>("bf16, e2m1") && check<f16, e2m1>("f16, e2m1") && check<bf16, e2m1, e4m3>("bf16, e2m1, e4m3 factors") &&
+                    check_nibbles();
     printf("%ld codes\n", compared);
     return ok ? 0 : 1;
 }
