@@ -17,8 +17,9 @@ struct DGLUEpilogue {
     Extra extra;
     DGLU<P> out;
 
-    // Brings the warp's piece of C into the L2 cache while the product is made.
+    // Brings the warp's piece of C into the L2 cache while the product is made, and factors nearer.
     __device__ __forceinline__ void begin(const Tile& t, int warp_m, int warp_n) const {
+        extra.begin(t.group);
         constexpr int kRow = 128 * sizeof(typename P::CType), kLines = kRow / 128;
         const int first = warp_m * P::WarpM, block = t.col / 64 + warp_n;
         const char* c = reinterpret_cast<const char*>(out.c + DGLU<P>::place(t.first + first, block * 64));

@@ -158,6 +158,12 @@ struct PlainExtra {
     struct Seen {
         __device__ __forceinline__ void see(const float (&)[8]) {}
     };
+    // Brings what factor will want into the L1 cache.
+    __device__ __forceinline__ void begin(int group) const {
+        if constexpr (P::HasAlpha) {
+            ptx::prefetch_l1(alpha + group);
+        }
+    }
     __device__ __forceinline__ float factor(int group) const { return factor_of(P::HasAlpha, alpha, group); }
     __device__ __forceinline__ void leave(const Seen&, int) const {}
 };

@@ -64,6 +64,7 @@ struct GLUEpilogue {
     }
 
     __device__ __forceinline__ void begin(const Tile& t, int, int) const {
+        extra.begin(t.group);
         if constexpr (kCopies) {
             Padding::begin(stages, t, [&](const Stage& zeros, int from, int to, int share) {
                 if constexpr (P::HasC) {

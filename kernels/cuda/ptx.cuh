@@ -72,7 +72,9 @@ __device__ __forceinline__ void cp_bulk_wait_read() { asm volatile("cp.async.bul
 // written to shared memory.
 __device__ __forceinline__ void bulk_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// 9.7.9.15 prefetch: asks for the line of the address to be brought to the L2 cache; nothing waits for it.
+// 9.7.9.15 prefetch: asks for the line of the address to be brought to the L1 cache; nothing waits for it.
+__device__ __forceinline__ void prefetch_l1(const void* p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(p)); }
+// The same, to the L2 cache.
 __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 // 9.7.8.9 st.shared of 16 bytes.

@@ -119,6 +119,7 @@ struct PlainEpilogue {
     typename P::CType* c;
 
     __device__ __forceinline__ void begin(const Tile& t, int, int) const {
+        extra.begin(t.group);
         if constexpr (kCopiesPadding) {
             Padding::begin(stages, t, [&](const Stage& zeros, int from, int to, int share) {
                 if constexpr (P::HasC) {

@@ -25,6 +25,19 @@ struct ScaledExtra {
         }
     };
 
+    // PlainExtra
+    __device__ __forceinline__ void begin(int group) const {
+        if constexpr (P::HasAlpha) {
+            ptx::prefetch_l1(alpha + group);
+        }
+        if constexpr (P::HasGlobalA) {
+            ptx::prefetch_l1(global_a + group);
+        }
+        if constexpr (P::HasGlobalB) {
+            ptx::prefetch_l1(global_b + group);
+        }
+    }
+
     __device__ __forceinline__ float factor(int group) const {
         const float f = factor_of(P::HasAlpha, alpha, group), a = factor_of(P::HasGlobalA, global_a, group), b = factor_of(P::HasGlobalB, global_b, group);
         return kGlobalFirst ? __fmul_rn(f, __fmul_rn(a, b)) : __fmul_rn(__fmul_rn(f, a), b);
