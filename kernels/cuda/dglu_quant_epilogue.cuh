@@ -11,7 +11,7 @@ struct DGLUQuantEpilogue : DGLUEpilogue<P, Extra> {
     using Tile = typename RowWork<P>::Tile;
     using Backward = DGLU<P>;
     static constexpr int kParts = P::WarpM / kSquare * 2;                // of the accumulators
-    static constexpr bool kAhead = sizeof(typename P::CType) == 2;       // as registers allow
+    static constexpr int kAhead = sizeof(typename P::CType) > 2 ? 0 : P::HasDBias ? 1 : 2;  // rows that C is loaded ahead, as registers allow
     static constexpr int kStep = P::Layout == kConcat ? P::N : kSquare;  // from the first tile to the second
 
     QuantOutput<P, typename P::DCType, 2 * P::N> output;
@@ -38,17 +38,20 @@ struct DGLUQuantEpilogue : DGLUEpilogue<P, Extra> {
         float rows[kParts / 2] = {};  // parts of dprob: of row square_row(lane%4) of each block
         float cols[4] = {};           // of dbias: of column square_col()+lane/4 of the tiles of each half
         typename Backward::Seen none; // dC itself is seen
-        typename Backward::Pre pre[2];  // of the rows at hand; with kAhead they are loaded while two before them are worked on
+        constexpr int kSlots = kAhead == 2 ? 2 : 1;
+        typename Backward::Pre pre[kSlots];  // of the row at hand, and of the next one
         const auto load = [&](int part, int k) {
             const int row = part / 2 * kSquare + square_row(k), j = col + part % 2 * kSquare;
             if (row < real && j < P::N) {
-                load_pre(pre[k % 2], t.first + first + row, j);
+                load_pre(pre[k % kSlots], t.first + first + row, j);
             }
         };
         const auto load_first = [&](int part) {
-            if (kAhead && part < parts) {
-                load(part, 0);
-                load(part, 1);
+#pragma unroll
+            for (int k = 0; k < kAhead; k++) {
+                if (part < parts) {
+                    load(part, k);
+                }
             }
         };
         load_first(0);
@@ -67,17 +70,21 @@ struct DGLUQuantEpilogue : DGLUEpilogue<P, Extra> {
             for (int k = 0; k < 4; k++) {
                 const int row = square_row(k);
                 const float p = factors.in_block(block, row);
-                if constexpr (!kAhead) {
+                if constexpr (kAhead == 0) {
                     load(part, k);
+                }
+                const typename Backward::Pre now = pre[k % kSlots];
+                if (kAhead == 1 && (k < 3 || part < parts - 1)) {
+                    load(part + (k + 1) / 4, (k + 1) % 4);
                 }
                 float gate[8] = {}, up[8] = {}, value[8] = {};
                 sum[k] = 0;
                 if (row < left) {
                     float g[8];
                     stage.get(g, row, one(), two());
-                    this->out.template eight<false>(none, gate, up, value, sum[k], g, pre[k % 2], p, scale);
+                    this->out.template eight<false>(none, gate, up, value, sum[k], g, now, p, scale);
                 }
-                if (kAhead && (k < 2 || part < parts - 1)) {
+                if (kAhead == 2 && (k < 2 || part < parts - 1)) {  // where the row at hand was
                     load(part + (k + 2) / 4, (k + 2) % 4);
                 }
                 if constexpr (P::HasAct) {
@@ -104,7 +111,7 @@ struct DGLUQuantEpilogue : DGLUEpilogue<P, Extra> {
             if constexpr (P::HasDProb) {
                 add(rows, block, scattered<1>(sum, plus));
             }
-#pragma unroll
+#pragma unroll kAhead == 2 ? 2 : 1
             for (int tile = 0; tile < 2; tile++) {
                 if (tile == 1) {
 #pragma unroll

@@ -94,7 +94,7 @@ struct PaddingCopies {
         }
         ptx::bulk_fence();
         __syncwarp();
-        if (lane == 0) {
+        if (ptx::elect()) {
             body(stage, first, t.last, ptx::fresh(t.col) / 64 + warp);  // fresh: nothing made of it stays during the product
             ptx::cp_bulk_commit();
         }

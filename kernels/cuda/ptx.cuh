@@ -72,6 +72,14 @@ __device__ __forceinline__ void cp_bulk_wait_read() { asm volatile("cp.async.bul
 // written to shared memory.
 __device__ __forceinline__ void bulk_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// elect.sync (sm_90): true in one lane, the same every time, of a warp whose lanes all call it. That there is only one the compiler
+// knows, and tries no others with each bulk copy.
+__device__ __forceinline__ bool elect() {
+    u32 r;
+    asm volatile("{.reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p;}" : "=r"(r));
+    return r != 0;
+}
+
 // 9.7.9.15 prefetch: asks for the line of the address to be brought to the L1 cache; nothing waits for it.
 __device__ __forceinline__ void prefetch_l1(const void* p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(p)); }
 // The same, to the L2 cache.
