@@ -54,6 +54,11 @@ struct DGLUQuantEpilogue : DGLUEpilogue<P, Extra> {
                 }
             }
         };
+        const auto load_ahead = [&](int part, int k) {  // kAhead rows after row k, as far as there are parts
+            if (k + kAhead < 4 || part < parts - 1) {
+                load(part + (k + kAhead) / 4, (k + kAhead) % 4);
+            }
+        };
         load_first(0);
 #pragma unroll 1
         for (int part = 0; part < parts; part++) {
@@ -71,11 +76,11 @@ struct DGLUQuantEpilogue : DGLUEpilogue<P, Extra> {
                 const int row = square_row(k);
                 const float p = factors.in_block(block, row);
                 if constexpr (kAhead == 0) {
-                    load(part, k);
+                    load_ahead(part, k);
                 }
                 const typename Backward::Pre now = pre[k % kSlots];
-                if (kAhead == 1 && (k < 3 || part < parts - 1)) {
-                    load(part + (k + 1) / 4, (k + 1) % 4);
+                if constexpr (kAhead == 1) {
+                    load_ahead(part, k);
                 }
                 float gate[8] = {}, up[8] = {}, value[8] = {};
                 sum[k] = 0;
@@ -84,8 +89,8 @@ struct DGLUQuantEpilogue : DGLUEpilogue<P, Extra> {
                     stage.get(g, row, one(), two());
                     this->out.template eight<false>(none, gate, up, value, sum[k], g, now, p, scale);
                 }
-                if (kAhead == 2 && (k < 2 || part < parts - 1)) {  // where the row at hand was
-                    load(part + (k + 2) / 4, (k + 2) % 4);
+                if constexpr (kAhead == 2) {  // to where the row at hand was
+                    load_ahead(part, k);
                 }
                 if constexpr (P::HasAct) {
                     typename P::ActType* act = this->out.act + static_cast<i64>(m + row) * P::N + j;

@@ -73,14 +73,15 @@ __device__ __forceinline__ void for_padding(int real, int last, Body body) {
 }
 
 // Those rows of a tile of one warp row, written with zeros by bulk copies while the tile is multiplied: stores at its end are waited
-// for. Rows are one piece of memory, of which each warp of all of the group's columns has every so many bytes, of all outputs.
-template <class P>
+// for. Rows are one piece of memory, of which each warp of all of the group's columns has every so many bytes, of all outputs: C of P::N
+// columns and D of kWidth.
+template <class P, int kWidth>
 struct PaddingCopies {
     static constexpr int kShares = ceil_div(P::N, P::TileN) * (P::TileN / 64);
 
-    // Calls body(zeros, first, last, share) in one lane; zeros is the warp's stage, until end().
-    template <class Tile, class Body>
-    static __device__ __forceinline__ void begin(Stage* stages, const Tile& t, Body body) {
+    // The zeros are the warp's stage, until end().
+    template <class Tile>
+    static __device__ __forceinline__ void begin(Stage* stages, const Tile& t, typename P::CType* c, typename P::DType* d) {
         const int first = t.first + ceil_div(t.rows, 16) * 16;
         if (first >= t.last) {
             return;
@@ -95,7 +96,13 @@ struct PaddingCopies {
         ptx::bulk_fence();
         __syncwarp();
         if (ptx::elect()) {
-            body(stage, first, t.last, ptx::fresh(t.col) / 64 + warp);  // fresh: nothing made of it stays during the product
+            const int share = ptx::fresh(t.col) / 64 + warp;  // fresh: nothing made of it stays during the product
+            if constexpr (P::HasC) {
+                write<P::N>(c, stage, first, t.last, share);
+            }
+            if constexpr (P::HasD) {
+                write<kWidth>(d, stage, first, t.last, share);
+            }
             ptx::cp_bulk_commit();
         }
     }
@@ -103,10 +110,11 @@ struct PaddingCopies {
     // All lanes call it, and meet before they write to the stage.
     static __device__ __forceinline__ void end() { ptx::cp_bulk_wait_read(); }
 
-    // Writes a share of rows [first, last) of a matrix of kWidth columns.
-    template <int kWidth, class T>
+private:
+    // Writes a share of rows [first, last) of a matrix of kCols columns.
+    template <int kCols, class T>
     static __device__ __forceinline__ void write(T* out, const Stage& zeros, int first, int last, int share) {
-        constexpr i64 kRow = kWidth * sizeof(T), kMost = sizeof(Stage);
+        constexpr i64 kRow = kCols * sizeof(T), kMost = sizeof(Stage);
         static_assert(kRow % 16 == 0, "cp_bulk");
         unsigned char* to = reinterpret_cast<unsigned char*>(out) + first * kRow;
         const i64 size = (last - first) * kRow;
@@ -148,6 +156,13 @@ struct RowFactors {
 // value[i], 1 where there is none.
 __device__ __forceinline__ float factor_of(bool given, const float* value, i64 i) { return given ? value[i] : 1.0f; }
 
+// Brings it into the L1 cache.
+__device__ __forceinline__ void prefetch_factor(bool given, const float* value, i64 i) {
+    if (given) {
+        ptx::prefetch_l1(value + i);
+    }
+}
+
 // What an epilogue takes beside its operands: the factor of a group's products, and what becomes of max |D|.
 template <class P>
 struct PlainExtra {
@@ -158,12 +173,8 @@ struct PlainExtra {
     struct Seen {
         __device__ __forceinline__ void see(const float (&)[8]) {}
     };
-    // Brings what factor will want into the L1 cache.
-    __device__ __forceinline__ void begin(int group) const {
-        if constexpr (P::HasAlpha) {
-            ptx::prefetch_l1(alpha + group);
-        }
-    }
+    // Prepares for factor.
+    __device__ __forceinline__ void begin(int group) const { prefetch_factor(P::HasAlpha, alpha, group); }
     __device__ __forceinline__ float factor(int group) const { return factor_of(P::HasAlpha, alpha, group); }
     __device__ __forceinline__ void leave(const Seen&, int) const {}
 };

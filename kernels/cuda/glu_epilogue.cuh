@@ -3,7 +3,8 @@
 // A warp's 64 columns are one block of C, 32 gate and 32 up. With weights [gate; up] (UpRow) the copies bring the rows into
 // that order; where gate and up alternate (Layout kPairs) the columns are sorted on the way out of the stage.
 //
-// P: that of row_product.cuh, BiasType, DType, CType, HasAlpha, HasProb, HasBias, HasD, HasC, Layout, Act. kCopies: padding is written by PaddingCopies.
+// P: that of row_product.cuh, BiasType, DType, CType, HasAlpha, HasProb, HasBias, HasD, HasC, Layout, Act. kCopies: padding is
+// written by PaddingCopies.
 #pragma once
 #include "activation.cuh"
 #include "row_product.cuh"
@@ -13,7 +14,7 @@ struct GLUEpilogue {
     using Tile = typename RowWork<P>::Tile;
     static constexpr bool kFast = sizeof(typename P::DType) <= 2;
     static constexpr bool kPads = true;  // PlainEpilogue
-    using Padding = PaddingCopies<P>;
+    using Padding = PaddingCopies<P, P::N / 2>;
 
     Stage* stages;
     Extra extra;
@@ -66,14 +67,7 @@ struct GLUEpilogue {
     __device__ __forceinline__ void begin(const Tile& t, int, int) const {
         extra.begin(t.group);
         if constexpr (kCopies) {
-            Padding::begin(stages, t, [&](const Stage& zeros, int from, int to, int share) {
-                if constexpr (P::HasC) {
-                    Padding::template write<P::N>(c, zeros, from, to, share);
-                }
-                if constexpr (P::HasD) {
-                    Padding::template write<P::N / 2>(d, zeros, from, to, share);
-                }
-            });
+            Padding::begin(stages, t, c, d);
         }
     }
 

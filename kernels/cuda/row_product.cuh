@@ -108,8 +108,7 @@ struct PlainEpilogue {
     using Tile = typename RowWork<P>::Tile;
     static constexpr bool kVector = P::N % 8 == 0;
     static constexpr bool kPads = true;  // a tile of one warp row may have any number of rows of padding
-    static constexpr bool kCopiesPadding = kCopies && kVector;
-    using Padding = PaddingCopies<P>;
+    using Padding = PaddingCopies<P, P::N>;
 
     Stage* stages;
     Extra extra;
@@ -120,20 +119,13 @@ struct PlainEpilogue {
 
     __device__ __forceinline__ void begin(const Tile& t, int, int) const {
         extra.begin(t.group);
-        if constexpr (kCopiesPadding) {
-            Padding::begin(stages, t, [&](const Stage& zeros, int from, int to, int share) {
-                if constexpr (P::HasC) {
-                    Padding::template write<P::N>(c, zeros, from, to, share);
-                }
-                if constexpr (P::HasD) {
-                    Padding::template write<P::N>(d, zeros, from, to, share);
-                }
-            });
+        if constexpr (kCopies) {
+            Padding::begin(stages, t, c, d);
         }
     }
 
     __device__ __forceinline__ void operator()(const Tile& t, int warp_m, int warp_n, const Accumulators<P::WarpM>& acc) const {
-        if constexpr (kCopiesPadding) {
+        if constexpr (kCopies) {
             Padding::end();
         }
         const int first = warp_m * P::WarpM, rows = rows_of_warp<P>(t, warp_m), real = t.rows - first, lane_col = threadIdx.x % 8 * 8;
@@ -141,7 +133,7 @@ struct PlainEpilogue {
         if (first >= rows || t.col + warp_n * 64 >= P::N) {
             return;
         }
-        if constexpr (!kCopiesPadding) {
+        if constexpr (!kCopies) {
             for_padding<8>(real, rows - first, [&](int row) {
                 if (n != 0) {
                     store(t.first + first + row, col, n);

@@ -27,15 +27,9 @@ struct ScaledExtra {
 
     // PlainExtra
     __device__ __forceinline__ void begin(int group) const {
-        if constexpr (P::HasAlpha) {
-            ptx::prefetch_l1(alpha + group);
-        }
-        if constexpr (P::HasGlobalA) {
-            ptx::prefetch_l1(global_a + group);
-        }
-        if constexpr (P::HasGlobalB) {
-            ptx::prefetch_l1(global_b + group);
-        }
+        prefetch_factor(P::HasAlpha, alpha, group);
+        prefetch_factor(P::HasGlobalA, global_a, group);
+        prefetch_factor(P::HasGlobalB, global_b, group);
     }
 
     __device__ __forceinline__ float factor(int group) const {

@@ -161,9 +161,9 @@ struct ScaledRowLoop<P, kWeightLoop> {
         multiply_scaled<ScaledRowSpec<P>>(smem.tiles, smem.slots, scaled_work<P>(smem.groups, x), epilogue);
     }
 };
-// Whether an epilogue that does not quantize takes PaddingCopies.
+// Whether an epilogue takes PaddingCopies: one that does not quantize, where rows are multiples of 16 bytes in every format.
 template <class P>
-constexpr bool kCopiedPadding = ptx::kBulk && scaled_loop<P>() == kThinLoop && sizeof(typename P::DType) > 1;
+constexpr bool kCopiedPadding = ptx::kBulk && scaled_loop<P>() == kThinLoop && sizeof(typename P::DType) > 1 && P::N % 8 == 0;
 
 template <class P>
 using ScaledRowSmem = typename ScaledRowLoop<P>::Smem;
