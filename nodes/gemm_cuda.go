@@ -91,7 +91,7 @@ type productSize struct {
 	codes   codeBits
 	vec     int  // codes that share a factor
 	thin    bool // the kernel for few rows (thin_cuda.go)
-	decoded bool // codes are decoded first, and the product is the plain one (scaled_cuda.go)
+	decoded bool // codes are decoded in memory, and the product is the plain one (scaled_cuda.go)
 	warpM   int  // fewest rows of a warp
 }
 

@@ -118,7 +118,7 @@ func TestProductTile_Scaled(t *testing.T) {
 			}
 		}
 	}
-	// Operands that are decoded first get the tile of plain products.
+	// Operands that are decoded ahead get the tile of plain products.
 	plain := productSize{dt: dtype.BFloat16, groups: 4, m: 65536, n: 28672, perRows: true}
 	want, err := chooseTile(Launch{}, testGPUs[0], plain)
 	must(t, err)

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/moegraph/moegraph/dtype"
 	"github.com/moegraph/moegraph/graph"
 	"github.com/moegraph/moegraph/internal/cudadev"
@@ -179,6 +181,40 @@ func TestGPU_Hazard06_TwoWGrads(t *testing.T) {
 			if got := b.results(t, e); !slices.EqualFunc(got, eager[0], sameBits) {
 				t.Fatalf("%d streams, replay %d differs from eager mode", opt.Streams, i)
 			}
+		}
+	}
+}
+
+// TestGPU_Decoders: products whose thread blocks wait for others that decode for them, several at once on one device: none of them
+// waits for ever, and all have the bits of one alone.
+func TestGPU_Decoders(t *testing.T) {
+	dev := openGPU(t)
+	c := gpuCase{"decoders", func(b *gpuGraph) {
+		b.scaledLarge(MXFP8, gpuGrouping{"", []int{1000, 0, 700, 900}, 128, 2048}, 2048, 1024, 2)
+	}}
+	want := newGPUGraph(c).replays(t, dev, graph.Options{Debug: graph.Debug{Eager: true}})
+	const execs, replays = 4, 100
+	var graphs [execs]*gpuGraph
+	var es [execs]*graph.Exec
+	for i := range execs {
+		graphs[i] = newGPUGraph(c)
+		es[i] = graphs[i].open(t, dev, graph.Options{Streams: 2, ForceStreams: true})
+	}
+	var all errgroup.Group
+	for _, e := range es {
+		all.Go(func() error {
+			for range replays {
+				if err := e.Replay(t.Context()); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	must(t, all.Wait())
+	for i, b := range graphs {
+		if got := b.results(t, es[i]); !slices.EqualFunc(got, want[0], sameBits) {
+			t.Errorf("exec %d differs from eager mode", i)
 		}
 	}
 }

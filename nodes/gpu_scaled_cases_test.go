@@ -15,7 +15,7 @@ var scaledGroupings = []gpuGrouping{
 	{"tails", []int{5, 0, 130, 256}, 128, 128},
 	{"all in one", []int{0, 700, 0, 0}, 128, 512},
 	{"empty", []int{0, 0, 0, 0}, 128, 128},
-	{"roomy", []int{5, 0, 130, 256}, 128, 4 * 256}, // operands are decoded first
+	{"roomy", []int{5, 0, 130, 256}, 128, 4 * 256}, // operands are decoded ahead
 	{"few", []int{8, 16, 0, 64}, 128, 0},
 	{"few, tails", []int{1, 17, 40, 65}, 128, 128},
 }
@@ -178,21 +178,26 @@ func scaledGEMMCases() []gpuCase {
 	return all
 }
 
-// scaledLargeCases have room for many rows, so that they get the tiles of large layers.
+// scaledLargeCases have room for many rows, so that they get the tiles of large layers; or long sums.
 func scaledLargeCases() []gpuCase {
 	var all []gpuCase
 	for _, f := range blockFormatsOnGPU {
-		all = append(all, gpuCase{"grouped_gemm_quant/large/" + f.String(), func(b *gpuGraph) {
-			const n, k = 2048, 448
-			s := gpuGrouping{"large", []int{300, 0, 77, 256}, 128, 32768}
-			b.tol = tolerance{sum: k, loose: 2}
-			c := b.scaledA(f, s, k, b.near(f))
-			w := Weights{Dense: b.codes("b", f, c.e, n, k), SF: b.factors("sfb", f, n, k, c.e, b.near(f))}
-			d := GroupedGEMM{A: c.a, B: w, PaddedOffsets: c.offsets, Counts: c.counts, Alignment: s.align, Scales: Scales{SFA: c.sfa, SFVec: f.Vec()}}.ApplyScaled()
-			b.out(d.D)
-		}})
+		for _, x := range []struct{ n, k, room int }{{2048, 448, 32768}, {264, 3328, 1024}, {136, 7168, 1024}} {
+			s := gpuGrouping{"large", []int{300, 0, 77, 256}, 128, x.room}
+			all = append(all, gpuCase{fmt.Sprintf("grouped_gemm_quant/large/%s,K=%d", f, x.k), func(b *gpuGraph) { b.scaledLarge(f, s, x.n, x.k, 1) }})
+		}
 	}
 	return all
+}
+
+// scaledLarge adds so many products with one A.
+func (b *gpuGraph) scaledLarge(f BlockFormat, s gpuGrouping, n, k, products int) {
+	b.tol = tolerance{sum: k, loose: 2}
+	c := b.scaledA(f, s, k, b.near(f))
+	for i := range products {
+		w := Weights{Dense: b.codes(fmt.Sprint("b", i), f, c.e, n, k), SF: b.factors(fmt.Sprint("sfb", i), f, n, k, c.e, b.near(f))}
+		b.out(GroupedGEMM{A: c.a, B: w, PaddedOffsets: c.offsets, Counts: c.counts, Alignment: s.align, Scales: Scales{SFA: c.sfa, SFVec: f.Vec()}}.ApplyScaled().D)
+	}
 }
 
 // scaledExtremeCases have NaNs among codes and factors, and (far) factors with which bf16 does not reach the values of fp8
@@ -203,7 +208,7 @@ func scaledExtremeCases() []gpuCase {
 		for i := range 4 {
 			far, group := i%2 == 1, []int{1, 4}[i/2]
 			all = append(all, gpuCase{fmt.Sprintf("grouped_gemm_quant/extreme/%s/%s,far=%v", f, scaledGroupings[group].name, far), func(b *gpuGraph) {
-				const n, k = 136, 160
+				const n, k = 136, 256
 				s := scaledGroupings[group]
 				b.tol = tolerance{sum: k, loose: 2}
 				rows, cols := b.near(f), b.near(f)

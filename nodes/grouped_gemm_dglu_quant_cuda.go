@@ -50,7 +50,7 @@ func scaledDGLUScratch(n *graph.Node, d graph.GPU, f BlockFormat, w weightKind, 
 	return dgluPartsOf(x.scratch(d), p.TileM, p.TileM/p.WarpM, p.E, shape[0], p.N, n.Out(dgluDProb) != nil, n.Out(dgluDBias) != nil, n.Out(dgluAmax) != nil).end
 }
 
-// CUDAScratch is addresses, the flag of extreme factors, decoded operands, and the parts of sums.
+// CUDAScratch is that of scaledShape, and the parts of sums.
 func (o scaledDGLU) CUDAScratch(n *graph.Node, d graph.GPU) int64 {
 	values, _ := codesOf(n.In(gradDD))
 	f, err := o.Scaled.format(values, n.In(scaledDGLUSFA).DType())

@@ -5,7 +5,7 @@ import (
 	"github.com/moegraph/moegraph/graph"
 )
 
-// CUDAScratch is the addresses of discrete weights and factors, the flag of extreme factors, and decoded operands.
+// CUDAScratch is that of scaledShape.
 func (o scaledGEMM) CUDAScratch(n *graph.Node, d graph.GPU) int64 {
 	return scaledGEMMScratch(n, d, o.Scaled, o.Weights, o.Align, o.Launch, o.D)
 }

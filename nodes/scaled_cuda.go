@@ -1,6 +1,8 @@
 package nodes
 
 import (
+	"math"
+
 	"github.com/moegraph/moegraph/dtype"
 	"github.com/moegraph/moegraph/graph"
 )
@@ -8,14 +10,14 @@ import (
 // What the launches of products with block-scaled operands share: scaled_rows.cuh in kernels/cuda, which decodes codes
 // to bf16 on the way into mma.sync.
 //
-// Where groups have many rows each code would be decoded there again and again, for each tile that needs it. There a kernel
-// decodes both operands to the node's scratch first, for few bytes beside the work, and the product is the plain one. Where they
+// Where groups have many rows each code would be decoded there again and again, for each tile that needs it. There the kernel
+// decodes both operands to the node's scratch, a while ahead of a product that is the plain one (scaled_ahead.cuh). Where they
 // have few, the bytes of the weights are the work, and thin_cuda.go has a kernel for it. Weights beside a plain A are never
 // decoded in memory, so that a model with such experts takes no more of it.
 //
-// What bf16 cannot hold is looked for first, which takes a pass over the factors; a flag in the node's scratch then
-// makes a kernel of floats, decoded one by one, do the work instead. Both are launched, and one of them returns at once. The
-// kernel for few rows looks for it on the way, and makes the tiles again that have it.
+// What bf16 cannot hold is looked for: beside a plain A before the product, in a pass over the factors, else while operands are
+// decoded. A flag in the node's scratch then makes a kernel of floats, decoded one by one, do the work instead, or again. It is
+// always launched, and returns at once where the flag is not set. The kernel for few rows makes the tiles again that have it.
 
 // scaledProduct are the constants of scaled_rows.cuh.
 type scaledProduct struct {
@@ -33,16 +35,6 @@ type scaledConsts struct {
 	Thin                            bool
 }
 
-// decoded returns the constants of the product of decoded operands, which does not depend on the format; extremes: whether
-// another kernel may do the work instead.
-func (c scaledConsts) decoded(extremes bool) scaledConsts {
-	c.AType, c.CodesA, c.CodesB, c.Format, c.Vec = "bf16", "kNoCodes", "kNoCodes", "kE8M0Factors", 32
-	if extremes {
-		c.When = unlessExtreme
-	}
-	return c
-}
-
 // Values of When.
 const (
 	always = iota
@@ -52,6 +44,13 @@ const (
 
 // flagBytes is what the flag of extreme factors takes of the scratch.
 const flagBytes = 256
+
+// progressBytes is what Progress of scaled_ahead.cuh, which begins with the flag, takes of it.
+func progressBytes(experts int) int64 {
+	return int64(tiles(4*progressWords(experts), flagBytes) * flagBytes)
+}
+
+func progressWords(experts int) int { return tiles(64+experts, 32)*32 + experts }
 
 // cudaCodes returns the constant of types.cuh for codes in a format.
 func cudaCodes(dt dtype.DType) string {
@@ -89,7 +88,7 @@ type scaledCall struct {
 // scaledPointers is the scratch of discrete weights and of their factors.
 func (k weightKind) scaledPointers() int64 { return 2 * pointerBytes(k.Discrete) }
 
-// scaledScratchCUDA is the scratch of a product with such weights: addresses, then the flag.
+// scaledScratchCUDA is the scratch of a product with such weights whose operands are not decoded in memory: addresses, then the flag.
 func (k weightKind) scaledScratchCUDA() int64 { return k.scaledPointers() + flagBytes }
 
 // scaledShape is what the constants of a product over m rows that sums over k depend on.
@@ -119,7 +118,7 @@ func (x scaledShape) size() productSize {
 	return s
 }
 
-// product returns the constants, and the size. The tile is that of the plain product where operands are decoded first.
+// product returns the constants, and the size. The tile is that of the plain product where operands are decoded ahead.
 func (x scaledShape) product(d graph.GPU) (scaledProduct, productSize, error) {
 	s := x.size()
 	p := scaledProduct{
@@ -145,19 +144,15 @@ func decodedBytes(a, b int) (first, all int64) {
 	return first, first + int64(tiles(b*2, 256)*256)
 }
 
-// decodedBytes is that of a product that sums over k; 0 if its operands are not decoded first.
-func (s productSize) decodedBytes(k int) (first, all int64) {
-	if !s.decoded {
-		return 0, 0
-	}
-	return decodedBytes(s.m*k, s.groups*s.n*k)
-}
-
-// scratch is what the product itself takes of the scratch: that of scaledScratchCUDA, then the decoded operands.
+// scratch is what the product itself takes of the scratch: that of scaledScratchCUDA, or with progress instead of the
+// flag, then the decoded operands.
 func (x scaledShape) scratch(d graph.GPU) int64 {
 	_, s, _ := x.product(d)
-	_, all := s.decodedBytes(x.k)
-	return x.w.scaledScratchCUDA() + all
+	if !s.decoded {
+		return x.w.scaledScratchCUDA()
+	}
+	_, all := decodedBytes(x.m*x.k, x.experts*x.n*x.k)
+	return x.w.scaledPointers() + progressBytes(x.experts) + all
 }
 
 // plainFormat is the format of an A without factors, else Invalid.
@@ -194,50 +189,52 @@ func (x scaledCall) launches(name string, p scaledProduct, s productSize, params
 		b, sfb = scratchAt(c, 0), scratchAt(c, int(at))
 		launches = append(gatherPointers(c, x.b), gatherPointersAt(c, at, x.sfb)...)
 	}
-	flags, experts, m := 0, x.offsets.Shape[0], x.a.Shape[0]
-	if x.f.extremes() && s.dt != dtype.Float32 && !s.thin { // the thin kernel looks by itself
-		flag, flags = scratchAt(c, int(x.w.scaledPointers())), 1
-	}
-	if flags > 0 || x.amax != nil || x.quant.rowSF != nil || x.quant.colSF != nil {
-		launches = append(launches, zeros(c.GPU, flag, flags, x.amax, x.quant.rowSF, x.quant.colSF))
-	}
-	product := func(p scaledProduct, a, b, sfa, sfb graph.Pointer) {
-		args := join(a, b, sfa, sfb, flag, ptr(x.offsets), ptr(x.counts), x.rows, rest, x.quant.args())
-		launches = append(launches, p.launch(c.GPU, name, params(p), p.work(m), args...))
+	experts, m := x.offsets.Shape[0], x.a.Shape[0]
+	extremes := x.f.extremes() && s.dt != dtype.Float32 && !s.thin // the thin kernel looks by itself
+	words, left, right := 0, ptr(nil), ptr(nil)
+	if extremes || s.decoded {
+		flag, words = scratchAt(c, int(x.w.scaledPointers())), 1
 	}
 	if s.decoded {
-		first, _ := s.decodedBytes(p.K)
-		at := int(x.w.scaledScratchCUDA())
-		da, db := scratchAt(c, at), scratchAt(c, at+int(first))
-		e := decodeParams{Codes: p.CodesB, Format: p.Format, Vec: p.Vec, E: experts, Rows: m, Cols: p.K, Kind: 1, Align: p.Align, Extremes: flags > 0}
-		groups := []any{ptr(x.offsets), ptr(x.counts), rowsOf(x.a), rowsOf(nil), flag, int32(m)}
-		launches = append(launches, e.launch(c.GPU, tiles(m, 128)*tiles(p.K, 128), da, ptr(x.a), ptr(x.sfa), groups))
-		e.Rows, e.Kind, e.Ptrs = p.N, 0, p.Ptrs
-		launches = append(launches, e.launch(c.GPU, experts*tiles(p.N, 128)*tiles(p.K, 128), db, b, sfb, groups))
-		plain := p
-		plain.scaledConsts, plain.Ptrs = p.decoded(flags > 0), false
-		product(plain, da, db, ptr(nil), ptr(nil))
-	} else {
-		if flags > 0 {
-			e := extremeParams{p.CodesB, experts, p.N, p.K, p.Ptrs}
-			if p.NMajor {
-				e.Rows, e.Cols = p.K, p.N
-			}
-			launches = append(launches, e.launch(c.GPU, b, sfb, flag))
-			p.When = unlessExtreme
-		}
-		product(p, ptr(x.a), b, ptr(x.sfa), sfb)
+		words = progressWords(experts)
+		first, _ := decodedBytes(m*p.K, 0)
+		at := int(x.w.scaledPointers() + progressBytes(experts))
+		left, right = scratchAt(c, at), scratchAt(c, at+int(first))
 	}
-	if flags > 0 {
+	if words > 0 || x.amax != nil || x.quant.rowSF != nil || x.quant.colSF != nil {
+		launches = append(launches, zeros(c.GPU, ptr(nil), flag, words, x.amax, x.quant.rowSF, x.quant.colSF))
+	}
+	product := func(p scaledProduct) {
+		args := join(ptr(x.a), b, ptr(x.sfa), sfb, left, right, flag, ptr(x.offsets), ptr(x.counts), x.rows, rest, x.quant.args())
+		work := p.work(m)
+		if s.decoded && p.OperandType != "float" { // some thread blocks decode
+			work = math.MaxInt
+		}
+		launches = append(launches, p.launch(c.GPU, name, params(p), work, args...))
+	}
+	if extremes && !s.decoded {
+		e := extremeParams{p.CodesB, experts, p.N, p.K, p.Ptrs}
+		if p.NMajor {
+			e.Rows, e.Cols = p.K, p.N
+		}
+		launches = append(launches, e.launch(c.GPU, b, sfb, flag))
+		p.When = unlessExtreme
+	}
+	product(p)
+	if extremes {
+		if s.decoded && x.amax != nil { // of the product that is made again
+			launches = append(launches, zeros(c.GPU, flag, ptr(nil), 0, x.amax))
+		}
 		p.When, p.OperandType, s.dt = ifExtreme, "float", dtype.Float32
 		p.Blocks, p.SharedBytes = 1, p.sharedBytes(0, s)
-		product(p, ptr(x.a), b, ptr(x.sfa), sfb)
+		product(p)
 	}
 	return launches
 }
 
-// zeros returns the launch that clears the flag, if there is one, amax, and up to two tensors of factors.
-func zeros(d graph.GPU, flag graph.Pointer, flags int, amax *graph.Tensor, factors ...*graph.Tensor) graph.Launch {
+// zeros returns the launch that clears count words, amax, and up to two tensors of factors; where the flag is given, only if it
+// is set.
+func zeros(d graph.GPU, flag, words graph.Pointer, count int, amax *graph.Tensor, factors ...*graph.Tensor) graph.Launch {
 	const unit = 16 // bytes
 	n, at, units, all := 0, [2]graph.Pointer{}, [2]int64{}, 0
 	if amax != nil {
@@ -249,7 +246,7 @@ func zeros(d graph.GPU, flag graph.Pointer, flags int, amax *graph.Tensor, facto
 			all += t.Shape[0] / unit
 		}
 	}
-	return launchOf("zeros", "zeros.cuh", noParams{}, strided(d, all, blockThreads, 8), blockThreads, flag, ptr(amax), at[0], at[1], int32(flags), int32(n), units[0], units[1])
+	return launchOf("zeros", "zeros.cuh", noParams{}, strided(d, all, blockThreads, 8), blockThreads, flag, words, ptr(amax), at[0], at[1], int32(count), int32(n), units[0], units[1])
 }
 
 // extremePiece is the words of factors of a piece of scaled_extremes.cuh.
@@ -269,10 +266,10 @@ func (p extremeParams) launch(d graph.GPU, args ...any) graph.Launch {
 
 // decodeParams are the constants of scaled_decode.cuh.
 type decodeParams struct {
-	Codes, Format                       string
-	Vec                                 int
-	E, Rows, Cols, Kind, Align          int
-	Ptrs, TokensInner, Ragged, Extremes bool
+	Codes, Format                 string
+	Vec                           int
+	E, Rows, Align                int
+	TokensInner, Ragged, Extremes bool
 }
 
 // launch describes the decoding of so many parts of 128 by 128 codes at most.

@@ -15,7 +15,7 @@ import (
 // scaledGroups has groups of a multiple of 128 rows: short, empty and full ones, and rows past the last.
 var scaledGroups = grouping{offsets: []int32{128, 128, 384, 512}, counts: []int32{100, 0, 201, 128}, m: 640}
 
-// roomyGroups are the same with room for more, so that operands are decoded first.
+// roomyGroups are the same with room for more, so that operands are decoded ahead.
 var roomyGroups = grouping{offsets: scaledGroups.offsets, counts: scaledGroups.counts, m: 4*256 + 128}
 
 // thinGroups have few rows each, in groups of 128 rows: the thin kernel multiplies them.
@@ -111,33 +111,35 @@ func TestEmulate_GroupedGEMMQuant(t *testing.T) {
 		weights string
 		extras  bool // alpha, bias, global scales
 		tile    [2]int
+		gpu     int // of testGPUs: 1, without bulk copies
 	}{
-		{MXFP8, bf16, scaledGroups, true, 264, 208, "dense", false, [2]int{128, 128}},
-		{MXFP8, bf16, scaledGroups, true, 264, 448, "discrete", true, [2]int{256, 128}},
-		{MXFP8E5M2, dtype.Float16, scaledGroups, false, 136, 64, "dense", true, [2]int{128, 256}},
-		{MXFP4, f32, scaledGroups, true, 72, 352, "dense", false, [2]int{64, 64}},
-		{MXFP4Vec16, bf16, scaledGroups, true, 200, 160, "discrete", true, [2]int{64, 128}},
-		{NVFP4, bf16, scaledGroups, true, 264, 224, "dense", true, [2]int{128, 256}},
-		{NVFP4, f32, noRows, true, 72, 96, "dense", false, [2]int{}},
-		{MXFP8, bf16, thinGroups, true, 520, 208, "dense", false, [2]int{}},
-		{MXFP8, bf16, thinGroups, true, 72, 160, "dense", false, [2]int{}}, // a word of factors ends in the slot after its first
-		{MXFP8E5M2, bf16, thinGroups, true, 72, 512, "discrete", true, [2]int{}},
-		{MXFP4, bf16, thinGroups, true, 264, 416, "dense", true, [2]int{}},
-		{MXFP4Vec16, bf16, thinGroups, true, 256, 160, "discrete", false, [2]int{}},
-		{NVFP4, bf16, thinGroups, true, 328, 224, "dense", true, [2]int{}},
-		{NVFP4, f32, thinGroups, false, 64, 64, "dense", false, [2]int{}},
-		{MXFP8, bf16, hostile, true, 72, 96, "dense", false, [2]int{128, 64}},
-		{MXFP8, bf16, roomyGroups, true, 264, 208, "discrete", true, [2]int{128, 128}},
-		{MXFP8E5M2, bf16, roomyGroups, false, 72, 96, "dense", false, [2]int{64, 64}},
-		{MXFP4Vec16, f32, roomyGroups, true, 200, 160, "dense", false, [2]int{64, 128}},
-		{NVFP4, bf16, roomyGroups, true, 264, 224, "discrete", true, [2]int{256, 128}},
+		{MXFP8, bf16, scaledGroups, true, 264, 208, "dense", false, [2]int{128, 128}, 0},
+		{MXFP8, bf16, scaledGroups, true, 264, 448, "discrete", true, [2]int{256, 128}, 0},
+		{MXFP8E5M2, dtype.Float16, scaledGroups, false, 136, 64, "dense", true, [2]int{128, 256}, 0},
+		{MXFP4, f32, scaledGroups, true, 72, 352, "dense", false, [2]int{64, 64}, 0},
+		{MXFP4Vec16, bf16, scaledGroups, true, 200, 160, "discrete", true, [2]int{64, 128}, 1},
+		{NVFP4, bf16, scaledGroups, true, 264, 224, "dense", true, [2]int{128, 256}, 0},
+		{NVFP4, f32, noRows, true, 72, 96, "dense", false, [2]int{}, 1},
+		{MXFP8, bf16, thinGroups, true, 520, 208, "dense", false, [2]int{}, 0},
+		{MXFP8, bf16, thinGroups, true, 72, 160, "dense", false, [2]int{}, 1}, // a word of factors ends in the slot after its first
+		{MXFP8E5M2, bf16, thinGroups, true, 72, 512, "discrete", true, [2]int{}, 0},
+		{MXFP4, bf16, thinGroups, true, 264, 416, "dense", true, [2]int{}, 0},
+		{MXFP4Vec16, bf16, thinGroups, true, 256, 160, "discrete", false, [2]int{}, 1},
+		{NVFP4, bf16, thinGroups, true, 328, 224, "dense", true, [2]int{}, 0},
+		{NVFP4, f32, thinGroups, false, 64, 64, "dense", false, [2]int{}, 0},
+		{MXFP8, bf16, hostile, true, 72, 96, "dense", false, [2]int{128, 64}, 0},
+		{MXFP8, bf16, roomyGroups, true, 264, 208, "discrete", true, [2]int{128, 128}, 0},
+		{MXFP8E5M2, bf16, roomyGroups, false, 72, 96, "dense", false, [2]int{64, 64}, 0},
+		{MXFP4Vec16, f32, roomyGroups, true, 200, 160, "dense", false, [2]int{64, 128}, 1},
+		{NVFP4, bf16, roomyGroups, true, 264, 224, "discrete", true, [2]int{256, 128}, 0},
+		{MXFP8, bf16, roomyGroups, true, 200, 256, "dense", true, [2]int{128, 128}, 0}, // whole words of factors
+		{MXFP8E5M2, bf16, roomyGroups, true, 72, 128, "dense", false, [2]int{64, 64}, 1},
+		{NVFP4, bf16, roomyGroups, true, 72, 192, "discrete", false, [2]int{64, 128}, 0},
 	} {
-		t.Run(fmt.Sprintf("%s/%v,m=%d,K=%d", c.f, c.tile, c.groups.m, c.k), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s/%v,m=%d,K=%d,%d", c.f, c.tile, c.groups.m, c.k, c.gpu), func(t *testing.T) {
 			m := newEmulation(31)
 			m.sum = c.k
-			if c.groups.m == noRows.m || c.k == 160 { // a device without bulk copies
-				m.gpu = 1
-			}
+			m.gpu = c.gpu
 			if c.groups.m%128 != 0 {
 				c.groups.m = (c.groups.m + 127) / 128 * 128
 			}
@@ -228,12 +230,12 @@ func TestEmulate_ThinExtremes(t *testing.T) {
 func TestEmulate_ScaledExtremes(t *testing.T) {
 	e := newEmulator(t)
 	for _, f := range []BlockFormat{MXFP8, MXFP8E5M2, MXFP4, NVFP4} {
-		for i := range 4 {
-			far, groups := i%2 == 1, []grouping{scaledGroups, roomyGroups}[i/2]
-			t.Run(fmt.Sprintf("%s/far=%v/m=%d", f, far, groups.m), func(t *testing.T) {
+		for i := range 6 {
+			far, groups, k := i%2 == 1, []grouping{scaledGroups, roomyGroups, roomyGroups}[i/2], []int{96, 96, 128}[i/2]
+			t.Run(fmt.Sprintf("%s/far=%v/m=%d,K=%d", f, far, groups.m, k), func(t *testing.T) {
 				m := newEmulation(37)
 				m.rows = true
-				const n, k = 72, 96
+				const n = 72
 				offsets, counts := m.groups(groups, true)
 				a := m.codes("a", f.Values(), groups.m, k)
 				row, col := 0, 0
@@ -261,6 +263,9 @@ func TestEmulate_ScaledExtremes(t *testing.T) {
 					}
 					return 127
 				})
+				for r := 0; r < groups.m; r += 5 { // zeros, whatever their factor
+					clear(m.data[a][f.Values().Bytes(r*k):f.Values().Bytes(r*k+64)])
+				}
 				if f.Values() != dtype.E2M1 {
 					x, y := m.data[a], m.data[b[0]]
 					x[5*k+3], x[300*k+64], y[33*k+7], y[n*k+9] = 0x7f, 0xff, 0xff, 0x7f

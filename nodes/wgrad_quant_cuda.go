@@ -45,7 +45,7 @@ func (o scaledWGrad) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 	flag := ptr(nil)
 	if f.extremes() {
 		flag = scratchAt(c, int(pointerBytes(w.Discrete)))
-		launches = append(launches, zeros(c.GPU, flag, 1, nil))
+		launches = append(launches, zeros(c.GPU, ptr(nil), flag, 1, nil))
 	}
 	// The tokens of experts are few bytes beside the work, also where they are few: they are always decoded first.
 	first, _ := decodedBytes(hidden*tokens, inter*tokens)
@@ -55,14 +55,17 @@ func (o scaledWGrad) CUDA(c *graph.KernelCall) ([]graph.Launch, error) {
 		inner bool
 		out   graph.Pointer
 	}{{hidden, p.RowsInnerA, da}, {inter, p.RowsInnerB, db}} {
-		d := decodeParams{Codes: p.CodesA, Format: p.Format, Vec: p.Vec, E: p.E, Rows: x.rows, Kind: 2, Align: w.Align, TokensInner: x.inner, Ragged: w.Ragged,
+		d := decodeParams{Codes: p.CodesA, Format: p.Format, Vec: p.Vec, E: p.E, Rows: x.rows, Align: w.Align, TokensInner: x.inner, Ragged: w.Ragged,
 			Extremes: f.extremes()}
 		launches = append(launches, d.launch(c.GPU, tiles(x.rows, 128)*tiles(tokens, 128), x.out, ptr(c.In[wgA+i]), ptr(c.In[scaledWGSFA+i]), ptr(offsets), ptr(c.In[wgCounts]),
 			rowsA, rowsB, flag, int32(tokens)))
 	}
 	rest := []any{flag, ptr(offsets), ptr(c.In[wgCounts]), rowsA, rowsB, ptr(alpha), ptr(c.In[scaledWGGlobalA]), ptr(c.In[scaledWGGlobalB]), out, int32(tokens)}
 	decoded := p
-	decoded.scaledConsts = p.decoded(f.extremes())
+	decoded.AType, decoded.CodesA, decoded.CodesB, decoded.Format, decoded.Vec = "bf16", "kNoCodes", "kNoCodes", "kE8M0Factors", 32 // whatever the format
+	if f.extremes() {
+		decoded.When = unlessExtreme
+	}
 	launches = append(launches, p.launch(c.GPU, "wgrad_quant", decoded, p.work(), join(da, db, ptr(nil), ptr(nil), rest)...))
 	if f.extremes() {
 		p.When, p.OperandType, s.dt = ifExtreme, "float", dtype.Float32

@@ -11,7 +11,7 @@ struct DGLUQuantEpilogue : DGLUEpilogue<P, Extra> {
     using Tile = typename RowWork<P>::Tile;
     using Backward = DGLU<P>;
     static constexpr int kParts = P::WarpM / kSquare * 2;                // of the accumulators
-    static constexpr int kAhead = sizeof(typename P::CType) > 2 ? 0 : P::HasDBias ? 1 : 2;  // rows that C is loaded ahead, as registers allow
+    static constexpr int kAhead = sizeof(typename P::CType) > 2 || P::HasDBias ? 0 : 2;  // rows that C is loaded ahead, as registers allow
     static constexpr int kStep = P::Layout == kConcat ? P::N : kSquare;  // from the first tile to the second
 
     QuantOutput<P, typename P::DCType, 2 * P::N> output;
@@ -38,7 +38,7 @@ struct DGLUQuantEpilogue : DGLUEpilogue<P, Extra> {
         float rows[kParts / 2] = {};  // parts of dprob: of row square_row(lane%4) of each block
         float cols[4] = {};           // of dbias: of column square_col()+lane/4 of the tiles of each half
         typename Backward::Seen none; // dC itself is seen
-        constexpr int kSlots = kAhead == 2 ? 2 : 1;
+        constexpr int kSlots = kAhead == 0 ? 1 : kAhead;
         typename Backward::Pre pre[kSlots];  // of the row at hand, and of the next one
         const auto load = [&](int part, int k) {
             const int row = part / 2 * kSquare + square_row(k), j = col + part % 2 * kSquare;
@@ -79,9 +79,6 @@ struct DGLUQuantEpilogue : DGLUEpilogue<P, Extra> {
                     load_ahead(part, k);
                 }
                 const typename Backward::Pre now = pre[k % kSlots];
-                if constexpr (kAhead == 1) {
-                    load_ahead(part, k);
-                }
                 float gate[8] = {}, up[8] = {}, value[8] = {};
                 sum[k] = 0;
                 if (row < left) {

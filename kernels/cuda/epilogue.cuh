@@ -108,7 +108,7 @@ struct PaddingCopies {
     }
 
     // All lanes call it, and meet before they write to the stage.
-    static __device__ __forceinline__ void end() { ptx::cp_bulk_wait_read(); }
+    static __device__ __forceinline__ void end() { ptx::cp_bulk_wait_read<0>(); }
 
 private:
     // Writes a share of rows [first, last) of a matrix of kCols columns.

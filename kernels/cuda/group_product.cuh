@@ -31,7 +31,7 @@ struct GroupSpec {
 };
 
 template <class P>
-struct GroupWork {
+struct GroupWork : ReadyWork {
     using T = typename P::OperandType;
     static constexpr int kRows = ceil_div(P::M, P::TileM), kCols = ceil_div(P::N, P::TileN);
 

@@ -11,13 +11,13 @@
 #include "scaled_rows.cuh"
 
 extern "C" __global__ void __launch_bounds__(Shape<ScaledRowSpec<Params>>::kThreads, Params::Blocks)
-    grouped_gemm_dglu_quant(const void* a, const void* b, const unsigned char* sfa, const void* sfb, const u32* extreme, const int* offsets, const int* counts,
-                            const int* rows_a, const int* rows_c, const int* rows_prob, const float* alpha, const float* global_a, const float* global_b,
+    grouped_gemm_dglu_quant(const void* a, const void* b, const unsigned char* sfa, const void* sfb, bf16* left, bf16* right, u32* progress, const int* offsets,
+                            const int* counts, const int* rows_a, const int* rows_c, const int* rows_prob, const float* alpha, const float* global_a, const float* global_b,
                             const float* prob, const float* beta, const Params::CType* c, Params::DCType* dc, Params::ActType* act,
                             float* row_parts, float* col_parts, u32* amax_parts, int capacity, const float* norm, unsigned char* dc_sf, Params::DCType* dc_col,
                             unsigned char* dc_col_sf) {
     using Extra = ScaledExtra<Params>;
-    scaled_rows<Params>({a, b, sfa, sfb}, offsets, counts, rows_in_use(capacity, rows_a, rows_c, rows_prob), extreme, [&](ScaledRowSmem<Params>& smem) {
+    scaled_rows<Params>({a, b, sfa, sfb, left, right, progress}, offsets, counts, rows_in_use(capacity, rows_a, rows_c, rows_prob), [&](ScaledRowSmem<Params>& smem) {
         return quantizing_or<DGLUQuantEpilogue<Params, Extra>>(
             DGLUEpilogue<Params, Extra>{smem.stages, {alpha, global_a, global_b, nullptr}, {prob, beta, c, dc, act, row_parts, col_parts, amax_parts, capacity}},
             QuantOutput<Params, Params::DCType, 2 * Params::N>{smem.groups, norm, dc, dc_sf, dc_col, dc_col_sf, capacity});

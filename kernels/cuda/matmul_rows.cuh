@@ -11,7 +11,7 @@ extern "C" __global__ void __launch_bounds__(Shape<GroupSpec<Params>>::kThreads,
     static_assert(sizeof(Smem) == Params::SharedBytes, "the launch gives SharedBytes of shared memory");
     Smem& smem = *reinterpret_cast<Smem*>(ptx::dynamic_shared());
     smem.groups.split(rows_in_use(capacity, rows_a), Shape<GroupSpec<Params>>::kBlock);
-    const GroupWork<Params> work{smem.groups, a, b, capacity};
+    const GroupWork<Params> work{{}, smem.groups, a, b, capacity};
     GroupEpilogue<Params> epilogue{smem.stages, nullptr, bias, y};
     multiply_tiles<GroupSpec<Params>>(smem.slots, work, epilogue);
 }

@@ -1,11 +1,11 @@
-// The main loop of every matrix product: persistent thread blocks, each of which takes tiles gridDim.x apart; a ring of
+// The main loop of every matrix product: persistent thread blocks, each of which takes tiles step() apart; a ring of
 // kStages slots in shared memory that cp.async fills ahead, across the borders of tiles, so that an epilogue runs while the
 // next tile's operands arrive.
 //
 // Spec: T; kTileM, kTileN; kWarpM, the rows of a warp, whose columns are 64; kStages; kTailed; A and B, as Loader wants them.
-// Work: int tiles(); Tile tile(int); Source<T> a(tile), b(tile). Tile: int depth, the length of the reduction, 0 for none; int
-// rows, those that need a product. Every warp calls epilogue.begin(tile, warp_m, warp_n) before the product and epilogue(tile, warp_m,
-// warp_n, accumulators) after it.
+// Work: int tiles(); Tile tile(int); Source<T> a(tile), b(tile); first, step and await, as ReadyWork has them. Tile: int depth, the length of
+// the reduction, 0 for none; int rows, those that need a product. Every warp calls epilogue.begin(tile, warp_m, warp_n) before the
+// product and epilogue(tile, warp_m, warp_n, accumulators) after it.
 //
 // Every warp copies and multiplies. One block of the reduction, in four steps (with fragments, which are loaded a step ahead):
 //   steps 0-2   load the next step's fragments; copy quarters 1-3 of the block kStages-1 ahead; multiply
@@ -24,6 +24,16 @@ struct Shape {
     static_assert(Spec::kStages >= 2, "a slot is filled while another is read");
 };
 
+// Work whose operands are there when the kernel starts.
+struct ReadyWork {
+    // The thread block's first tile, and how far apart its tiles are.
+    __device__ __forceinline__ int first() const { return blockIdx.x; }
+    __device__ __forceinline__ int step() const { return gridDim.x; }
+    // Returns when the operands of a tile may be copied.
+    template <class Tile>
+    __device__ __forceinline__ void await(const Tile&) const {}
+};
+
 // Where the copies of a thread block are: in the reduction of one of its tiles. A and B: start(source), advance().
 template <class Work, class A, class B>
 struct TileReader {
@@ -32,7 +42,7 @@ struct TileReader {
     B b;
     int next, left;  // the tile after the current one; what remains of the current reduction, 0 when all work is done
 
-    __device__ __forceinline__ explicit TileReader(const Work& w) : work(w), next(blockIdx.x) { find(); }
+    __device__ __forceinline__ explicit TileReader(const Work& w) : work(w), next(w.first()) { find(); }
 
     // Goes kBlock on, or to the next tile.
     template <int kBlock>
@@ -52,8 +62,9 @@ private:
         left = 0;
         while (left == 0 && next < work.tiles()) {
             const typename Work::Tile t = work.tile(next);
-            next += gridDim.x;
+            next += work.step();
             if (t.depth > 0) {
+                work.await(t);
                 left = t.depth;
                 a.start(work.a(t));
                 b.start(work.b(t));
@@ -127,7 +138,7 @@ __device__ __forceinline__ void multiply_tiles(unsigned char* slots, const Work&
         feeder.issue_all();
     }
 
-    for (int index = blockIdx.x; index < work.tiles(); index += gridDim.x) {
+    for (int index = work.first(); index < work.tiles(); index += work.step()) {
         const typename Work::Tile tile = work.tile(index);
         const int blocks = ceil_div(tile.depth, S::kBlock);
         const bool idle = warp_m * Spec::kWarpM >= tile.rows;

@@ -39,7 +39,10 @@ __device__ __forceinline__ void cp_async16_zero(bool wanted, u32 dst, const void
                  : "memory");
 }
 
-// The same of 4 bytes, through L1.
+// The same of 8 and of 4 bytes, through L1.
+__device__ __forceinline__ void cp_async8_zero(u32 dst, const void* src, u32 bytes) {
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 8, %2;" ::"r"(dst), "l"(src), "r"(bytes) : "memory");
+}
 __device__ __forceinline__ void cp_async4_zero(bool wanted, u32 dst, const void* src, u32 bytes) {
     asm volatile("{.reg .pred p; setp.ne.u32 p, %3, 0; @p cp.async.ca.shared.global [%0], [%1], 4, %2;}" ::"r"(dst), "l"(src),
                  "r"(bytes), "r"(static_cast<u32>(wanted))
@@ -64,9 +67,14 @@ __device__ __forceinline__ void cp_bulk(void* dst, u32 src, u32 bytes) {
 // cp.async.bulk.commit_group (sm_90): closes the thread's group of the bulk copies issued since the last commit.
 __device__ __forceinline__ void cp_bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
-// cp.async.bulk.wait_group.read (sm_90): waits until the copies of all of the thread's groups have read their sources, which may
-// change then. What they write is whole at the kernel's end.
-__device__ __forceinline__ void cp_bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// cp.async.bulk.wait_group.read (sm_90): waits until the copies of all of the thread's groups but the newest kPending have read their
+// sources, which may change then. What they write is whole at the kernel's end.
+template <int kPending>
+__device__ __forceinline__ void cp_bulk_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+// The same of all groups, until the thread can see what its copies have written; then it may tell others.
+__device__ __forceinline__ void cp_bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 // 9.7.12.4 fence.proxy.async (sm_90): bulk copies that follow, those of other threads after a barrier, read what this thread has
 // written to shared memory.
@@ -84,6 +92,40 @@ __device__ __forceinline__ bool elect() {
 __device__ __forceinline__ void prefetch_l1(const void* p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(p)); }
 // The same, to the L2 cache.
 __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+// 9.7.8.8 ld of a counter that other thread blocks change.
+__device__ __forceinline__ u32 load_relaxed(const u32* p) {
+    u32 v;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+// The same: what they wrote before a release that it shows is seen by this thread, and after a barrier by others.
+__device__ __forceinline__ u32 load_acquire(const u32* p) {
+    u32 v;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
+// 9.7.19.2 nanosleep: for about so long.
+__device__ __forceinline__ void sleep(u32 ns) { asm volatile("nanosleep.u32 %0;" ::"r"(ns) : "memory"); }
+
+// 9.7.12.5 atom.add: returns what was there.
+__device__ __forceinline__ u32 fetch_add(u32* p, u32 by) {
+    u32 v;
+    asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(v) : "l"(p), "r"(by) : "memory");
+    return v;
+}
+
+// The same: what this thread has written, and others before a barrier, is seen by those who see the sum, or what follows from it, by
+// load_acquire; and it sees what those have written who added before.
+__device__ __forceinline__ u32 fetch_add_release(u32* p, u32 by) {
+    u32 v;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(v) : "l"(p), "r"(by) : "memory");
+    return v;
+}
+
+// 9.7.8.11 st.release: for load_acquire.
+__device__ __forceinline__ void store_release(u32* p, u32 v) { asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
 
 // 9.7.8.9 st.shared of 16 bytes.
 __device__ __forceinline__ void st_shared16(u32 dst, const u32 (&v)[4]) {

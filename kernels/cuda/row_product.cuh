@@ -32,7 +32,7 @@ struct RowSpec {
 };
 
 template <class P>
-struct RowWork {
+struct RowWork : ReadyWork {
     using T = typename P::OperandType;
     static constexpr int kCols = ceil_div(P::N, P::TileN);
 
@@ -70,8 +70,14 @@ struct RowWork {
     }
 
     __device__ __forceinline__ Source<T> b(const Tile& t) const {
-        const T* weight = P::Ptrs ? reinterpret_cast<const T*>(static_cast<const u64*>(right)[t.group])
-                                  : static_cast<const T*>(right) + static_cast<i64>(t.group) * P::N * P::K;
+        return b(t, P::Ptrs ? reinterpret_cast<const T*>(static_cast<const u64*>(right)[t.group]) : dense(right, t.group));
+    }
+
+protected:
+    static __device__ __forceinline__ const T* dense(const void* all, int group) { return static_cast<const T*>(all) + static_cast<i64>(group) * P::N * P::K; }
+
+    // Of the group's matrix.
+    __device__ __forceinline__ Source<T> b(const Tile& t, const T* weight) const {
         const i64 row = P::UpRow != 0 ? t.col / 2 : t.col;
         return {weight + (P::NMajor ? row : row * P::K), P::NMajor ? P::N : P::K, P::N - t.col};
     }
@@ -88,7 +94,7 @@ __device__ __forceinline__ void row_product(const typename P::OperandType* a, co
     static_assert(sizeof(Smem) == P::SharedBytes, "the launch gives SharedBytes of shared memory");
     Smem& smem = *reinterpret_cast<Smem*>(ptx::dynamic_shared());
     smem.groups.template read<P::TileM>(offsets, counts, limit);
-    const RowWork<P> work{smem.groups, a, b};
+    const RowWork<P> work{{}, smem.groups, a, b};
     auto epilogue = make(smem);
     multiply_tiles<RowSpec<P>>(smem.slots, work, epilogue);
 }

@@ -1,27 +1,24 @@
-// Writes the values of codes with factors as bf16, laid out as the codes are: for products of so many rows that their main loop
-// would decode each code over and over.
+// Writes the values of the codes of a gradient of weights, whose factors run along the tokens, as bf16, laid out as the codes are.
 //
 //   out = code * factor;  *extreme = 1 if bf16 does not hold one (else it stays): fp8 codes, CodeFormat::kLeastFactor
 //
-// Only what the product reads is decoded and counts: real rows, or real tokens, and the weights of groups that have some. A thread
-// block takes tiles of 128 lines by 128 neighbours, grid-stride, whose factors go through shared memory; a thread takes 8 codes of
-// every 16th line, so that a warp writes whole sectors.
+// Only real tokens are decoded and count. The product comes after, for it may add to a gradient, which it cannot do twice. A thread
+// block takes tiles of 128 lines by 128 neighbours, grid-stride, whose factors go through shared memory; a thread takes 8 codes of every
+// 16th line, so that a warp writes whole sectors.
 //
-// Params: Codes, Format, Vec; E; Rows, Cols, of a matrix of codes whose factors run along Cols; Kind: 0, E
-// matrices (weights), one after the other or (Ptrs) where E addresses say; 1, one matrix whose rows are those of groups, Rows of them
-// at most; 2, one whose Cols are the tokens of groups: TokensInner, they are contiguous, else rows of Rows codes; Ragged, group after
-// group. Align, of which offsets are kept multiples; Extremes: whether there can be any.
+// Params: Codes, Format, Vec; E; Rows, all with the tokens of groups: TokensInner, these are contiguous, else rows of Rows codes; Ragged,
+// group after group. Align, of which offsets are kept multiples; Extremes: whether there can be any.
 #include "decode.cuh"
 #include "tile.cuh"
 
 using P = Params;
 using ptx::u16;
 using Format = CodeFormat<P::Codes>;
-constexpr bool kDown = P::Kind == 2 && !P::TokensInner;  // the factors run across the lines
+constexpr bool kDown = !P::TokensInner;  // the factors run across the lines
 constexpr int kSide = 128, kThreads = 256, kChunk = 8, kChunks = kSide / kChunk, kTurns = kSide * kChunks / kThreads;
 constexpr int kBlocks = kSide / P::Vec, kSubs = kBlocks / 4;  // factors, and words of them, of a line
 constexpr int kBits = Format::kBits, kWords = kBits / 4;      // a chunk's codes in memory
-constexpr int kRowTiles = ceil_div(P::Rows, kSide), kColTiles = ceil_div(P::Cols, kSide), kRowWords = ceil_div(P::Cols, 4 * P::Vec);
+constexpr int kRowTiles = ceil_div(P::Rows, kSide);
 
 struct Part {
     const unsigned char* codes;
@@ -29,75 +26,33 @@ struct Part {
     i64 ld;                        // codes between lines
     int lines, run;                // that exist; a run is a multiple of kChunk but for that of real tokens
     const unsigned char* factors;  // of its first line and block
-    int subs;
 };
 
-// Places the codes and the output of the part that begins at code at of codes, and out.
-__device__ __forceinline__ void place(Part& p, const unsigned char* codes, u16* out, i64 at, i64 ld) {
-    p.codes = codes + at * kBits / 8;
-    p.out = out + at;
-    p.ld = ld;
-}
-
 struct Parts {
-    const void* codes;
-    const void* factors;
+    const unsigned char* codes;
+    const unsigned char* factors;
     u16* out;
     const Groups<P::E>& groups;  // in tiles of 128 rows
     int capacity;
 
-    __device__ __forceinline__ int count() const {
-        return P::Kind == 0 ? P::E * kRowTiles * kColTiles : groups.tiles[P::E] * (P::Kind == 1 ? kColTiles : kRowTiles);
-    }
+    __device__ __forceinline__ int count() const { return groups.tiles[P::E] * kRowTiles; }
 
-    // Part i, of no lines where the product reads none.
+    // Part i, of no lines, or no run, where the product reads none.
     __device__ __forceinline__ Part at(int i) const {
-        const unsigned char* c = static_cast<const unsigned char*>(codes);
-        const unsigned char* f = static_cast<const unsigned char*>(factors);
+        const int across = i % kRowTiles;
+        const RowTile t = groups.template at<kSide>(groups.find(i / kRowTiles), i / kRowTiles);
+        const i64 begin = groups.begin(t.group), tokens = groups.end[t.group] - begin, row = across * kSide;
+        const int rows = min_of(kSide, P::Rows - across * kSide), real = t.mid - t.first;
         Part p{};
-        if constexpr (P::Kind == 0) {
-            constexpr i64 kMatrix = static_cast<i64>(P::Rows) * P::Cols, kFactors = static_cast<i64>(kRowTiles) * kRowWords * 512;
-            const int g = i / (kRowTiles * kColTiles), r = i / kColTiles % kRowTiles, k = i % kColTiles;
-            if (groups.real[g] == groups.begin(g)) {
-                return p;
-            }
-            c = group_piece<P::Ptrs>(codes, g, kMatrix * kBits / 8);
-            f = group_piece<P::Ptrs>(factors, g, kFactors);
-            place(p, c, out + g * kMatrix, static_cast<i64>(r * kSide) * P::Cols + k * kSide, P::Cols);
-            row_part(p, f, r, k, min_of(kSide, P::Rows - r * kSide));
-        } else {
-            constexpr int kAcross = P::Kind == 1 ? kColTiles : kRowTiles;
-            const int tile = i / kAcross, across = i % kAcross;
-            const RowTile t = groups.template at<kSide>(groups.find(tile), tile);
-            if constexpr (P::Kind == 1) {
-                place(p, c, out, static_cast<i64>(t.first) * P::Cols + across * kSide, P::Cols);
-                row_part(p, f, t.first / kSide, across, t.mid - t.first);
-            } else {
-                const i64 begin = groups.begin(t.group), tokens = groups.end[t.group] - begin;
-                const int rows = min_of(kSide, P::Rows - across * kSide), real = t.mid - t.first;
-                if constexpr (kDown) {
-                    place(p, c, out, static_cast<i64>(t.first) * P::Rows + across * kSide, P::Rows);
-                } else {
-                    const i64 row = across * kSide;
-                    place(p, c, out, P::Ragged ? begin * P::Rows + row * tokens + (t.first - begin) : row * capacity + t.first, P::Ragged ? tokens : capacity);
-                }
-                p.lines = kDown ? real : rows;
-                p.run = kDown ? rows : real;
-                const i64 words = tokens / (4 * P::Vec);
-                p.factors = f + (kRowTiles * (begin / (4 * P::Vec)) + across * words + (t.first - begin) / (4 * P::Vec)) * 512;
-                p.subs = kSubs;
-            }
-        }
+        p.ld = kDown ? P::Rows : P::Ragged ? tokens : capacity;
+        const i64 first = kDown ? static_cast<i64>(t.first) * P::Rows + row : P::Ragged ? begin * P::Rows + row * tokens + (t.first - begin) : row * capacity + t.first;
+        p.codes = codes + first * kBits / 8;
+        p.out = out + first;
+        p.lines = kDown ? real : rows;
+        p.run = kDown ? rows : real;
+        const i64 words = tokens / (4 * P::Vec);
+        p.factors = factors + (kRowTiles * (begin / (4 * P::Vec)) + across * words + (t.first - begin) / (4 * P::Vec)) * 512;
         return p;
-    }
-
-private:
-    // The rest of a part of rows: tile (r, c).
-    static __device__ __forceinline__ void row_part(Part& p, const unsigned char* factors, int r, int c, int lines) {
-        p.lines = lines;
-        p.run = min_of(kSide, P::Cols - c * kSide);
-        p.factors = factors + (static_cast<i64>(r) * kRowWords + c * kSubs) * 512;
-        p.subs = min_of(kSubs, kRowWords - c * kSubs);
     }
 };
 
@@ -111,7 +66,7 @@ struct Table {
             low = 0;
         }
         __syncthreads();
-        for (int i = threadIdx.x; i < kSide * p.subs; i += kThreads) {
+        for (int i = threadIdx.x; i < kSide * kSubs; i += kThreads) {
             const u32 four = reinterpret_cast<const u32*>(p.factors)[i];
             const int line = i % kSide / 4 + i % 4 * 32, first = i / kSide * 4;
             u32 value[4];
@@ -187,8 +142,8 @@ __device__ __forceinline__ bool beyond(const unsigned char* codes, const Table& 
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 4)
-    scaled_decode(u16* out, const void* codes, const void* factors, const int* offsets, const int* counts, const int* rows_a, const int* rows_b, u32* extreme,
-                  int capacity) {
+    scaled_decode(u16* out, const unsigned char* codes, const unsigned char* factors, const int* offsets, const int* counts, const int* rows_a, const int* rows_b,
+                  u32* extreme, int capacity) {
     __shared__ Groups<P::E> groups;
     __shared__ Table table;
     groups.template read<kSide>(offsets, counts, rows_in_use(capacity, rows_a, rows_b), P::Align);

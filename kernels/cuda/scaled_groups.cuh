@@ -33,7 +33,7 @@ struct ScaledGroupSpec {
 };
 
 template <class P>
-struct ScaledGroupWork {
+struct ScaledGroupWork : ReadyWork {
     using Tile = typename GroupWork<P>::Tile;
     static constexpr int kBits = CodeFormat<P::CodesA>::kBits;
 

@@ -8,9 +8,8 @@
 //   0-2   load the next step's fragments; copy quarters 1-3; multiply; decode a part
 //   3     wait for the slots of block i+2, barrier, load the first fragments of block i+1, copy quarter 0, multiply
 //
-// What bf16 cannot hold (extreme factors beside fp8 codes: CodeFormat::kLeastFactor) is found before by scaled_extremes.cuh or
-// scaled_decode.cuh, which set a flag. Then the kernel of floats runs (multiply_floats), else this one: an accumulator, or a
-// maximum, cannot be made twice.
+// What bf16 cannot hold (extreme factors beside fp8 codes: CodeFormat::kLeastFactor) is found before by scaled_extremes.cuh, which sets
+// a flag. Then the kernel of floats runs (multiply_floats), else this one.
 #pragma once
 #include "epilogue.cuh"
 #include "scaled_operand.cuh"
@@ -108,7 +107,7 @@ __device__ __forceinline__ void multiply_scaled(unsigned char* tiles, unsigned c
     __syncthreads();
     feeder.template issue<0>();
 
-    for (int index = blockIdx.x; index < work.tiles(); index += gridDim.x) {
+    for (int index = work.first(); index < work.tiles(); index += work.step()) {
         const typename Work::Tile t = work.tile(index);
         const int blocks = ceil_div(t.depth, 64);
         const bool idle = warp_m * Spec::kWarpM >= t.rows;
@@ -158,7 +157,7 @@ __device__ __forceinline__ void multiply_floats(unsigned char* slots, const Work
     const int warp = threadIdx.x / 32, warp_m = warp % Base::kWarpsM, warp_n = warp / Base::kWarpsM;
     const u32 base = ptx::shared_address(slots);
     const Warp product(warp_m, warp_n);
-    for (int index = blockIdx.x; index < work.tiles(); index += gridDim.x) {
+    for (int index = work.first(); index < work.tiles(); index += work.step()) {
         const typename Work::Tile t = work.tile(index);
         epilogue.begin(t, warp_m, warp_n);
         Accumulators<Spec::kWarpM> acc;

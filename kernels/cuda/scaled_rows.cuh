@@ -1,15 +1,14 @@
 // row_product.cuh for operands of which one or both are codes with factors (contracts, sections 3 and 7): A (M,K), B (N,K) each
 // group, K-major, or with NMajor (K,N) beside a plain A, its blocks along N.
 //
-// With kNoCodes for both, scaled_decode.cuh has decoded them, and the product is the plain one of row_product.cuh.
+// Tiles, warps: row_product.cuh. Loops and their shared memory: the plain one of row_product.cuh, ahead of which operands are decoded
+// (scaled_ahead.cuh); with Thin, for few rows, scaled_thin.cuh; codes in B alone, scaled_pipeline.cuh; OperandType float, for what bf16
+// cannot hold, the loop of floats there.
 //
-// Tiles, warps: row_product.cuh. Loops and their shared memory: with Thin, for few rows, scaled_thin.cuh; codes in B alone,
-// scaled_pipeline.cuh; OperandType float, for what bf16 cannot hold, the loop of floats there.
-//
-// P, the constants: those of row_product.cuh; AType, of a plain A; CodesA, CodesB (or kNoCodes), Format, Vec, of the factors; Align, of which
+// P, the constants: those of row_product.cuh; AType, of a plain A; CodesB, and CodesA (or kNoCodes), Format, Vec, of the factors; Align, of which
 // offsets are kept multiples; When and the rest of scaled_extra.cuh.
 #pragma once
-#include "row_product.cuh"
+#include "scaled_ahead.cuh"
 #include "scaled_extra.cuh"
 #include "scaled_pipeline.cuh"
 #include "scaled_thin.cuh"
@@ -46,7 +45,7 @@ struct ScaledRowSpec {
 };
 
 template <class P>
-struct ScaledRowWork {
+struct ScaledRowWork : ReadyWork {
     using Rows = RowWork<P>;
     using Tile = typename Rows::Tile;
     using AType = typename P::AType;
@@ -103,38 +102,46 @@ struct ScaledRowWork {
     }
 };
 
-// Operands of the kernels of this family, as their arguments.
+// Operands of the kernels of this family, as their arguments. left, right: room for what is decoded ahead; progress: Progress, of which
+// other loops know extreme() alone.
 struct ScaledOperands {
     const void* a;
     const void* b;
     const unsigned char* sfa;
     const void* sfb;
+    bf16* left;
+    bf16* right;
+    u32* progress;
 };
 
 // The loop that goes with the operands. Each has the shared memory that it takes, and run.
 enum ScaledLoop {
-    kDecodedLoop,  // operands that scaled_decode.cuh has decoded
+    kAheadLoop,
     kFloatLoop,
     kThinLoop,
     kWeightLoop,  // codes in B alone
 };
 template <class P>
 constexpr ScaledLoop scaled_loop() {
-    return P::CodesB == kNoCodes ? kDecodedLoop : sizeof(typename P::OperandType) == 4 ? kFloatLoop : P::Thin ? kThinLoop : kWeightLoop;
+    return sizeof(typename P::OperandType) == 4 ? kFloatLoop : P::Thin ? kThinLoop : P::CodesA == kNoCodes ? kWeightLoop : kAheadLoop;
 }
 template <class P, ScaledLoop kLoop = scaled_loop<P>()>
 struct ScaledRowLoop;
 
 template <class P>
 __device__ __forceinline__ ScaledRowWork<P> scaled_work(const Groups<P::E>& groups, const ScaledOperands& x) {
-    return {{groups, nullptr, nullptr}, x.a, x.b, x.sfa, x.sfb};
+    return {{}, {{}, groups, nullptr, nullptr}, x.a, x.b, x.sfa, x.sfb};
 }
 template <class P>
-struct ScaledRowLoop<P, kDecodedLoop> {
+struct ScaledRowLoop<P, kAheadLoop> {
     using Smem = RowSmem<P>;
     template <class Epilogue>
     static __device__ __forceinline__ void run(Smem& smem, const ScaledOperands& x, Epilogue& epilogue) {
-        multiply_tiles<RowSpec<P>>(smem.slots, RowWork<P>{smem.groups, static_cast<const typename P::OperandType*>(x.a), x.b}, epilogue);
+        const Decoding<P::E> decoding{static_cast<const unsigned char*>(x.a), x.b, x.sfa, x.sfb, x.left, x.right, {x.progress}};
+        AheadWork<P> work(smem.groups, decoding);
+        if (work.decode(smem)) {
+            multiply_tiles<RowSpec<P>>(smem.slots, work, epilogue);
+        }
     }
 };
 template <class P>
@@ -170,10 +177,10 @@ using ScaledRowSmem = typename ScaledRowLoop<P>::Smem;
 
 // The whole kernel but for the epilogue, which it builds over the shared memory.
 template <class P, class MakeEpilogue>
-__device__ __forceinline__ void scaled_rows(const ScaledOperands& x, const int* offsets, const int* counts, int limit, const u32* extreme, MakeEpilogue make) {
+__device__ __forceinline__ void scaled_rows(const ScaledOperands& x, const int* offsets, const int* counts, int limit, MakeEpilogue make) {
     using Smem = ScaledRowSmem<P>;
     static_assert(sizeof(Smem) == P::SharedBytes, "the launch gives SharedBytes of shared memory");
-    if (!wanted<P>(extreme)) {
+    if (!wanted<P>(Progress<P::E>{x.progress}.extreme())) {
         return;
     }
     Smem& smem = *reinterpret_cast<Smem*>(ptx::dynamic_shared());

@@ -14,7 +14,7 @@ extern "C" __global__ void __launch_bounds__(Shape<GroupSpec<Params>>::kThreads,
     Smem& smem = *reinterpret_cast<Smem*>(ptx::dynamic_shared());
     const int limit = rows_in_use(capacity, rows_a, rows_b);
     smem.groups.read<1>(offsets, counts, limit, Params::Unit);
-    const GroupWork<Params> work{smem.groups, a, b, capacity};
+    const GroupWork<Params> work{{}, smem.groups, a, b, capacity};
     GroupEpilogue<Params> epilogue{smem.stages, alpha, nullptr, out};
     multiply_tiles<GroupSpec<Params>>(smem.slots, work, epilogue);
 }

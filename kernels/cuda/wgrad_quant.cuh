@@ -20,10 +20,10 @@ extern "C" __global__ void __launch_bounds__(Shape<ScaledGroupSpec<Params>>::kTh
     GroupEpilogue<Params, ScaledExtra<Params, true>> epilogue{smem.stages, {alpha, global_a, global_b, nullptr}, nullptr, out};
     if constexpr (Params::CodesA == kNoCodes) {
         using T = Params::OperandType;
-        const GroupWork<Params> work{smem.groups, reinterpret_cast<const T*>(a), reinterpret_cast<const T*>(b), capacity};
+        const GroupWork<Params> work{{}, smem.groups, reinterpret_cast<const T*>(a), reinterpret_cast<const T*>(b), capacity};
         multiply_tiles<GroupSpec<Params>>(smem.slots, work, epilogue);
     } else {
-        const ScaledGroupWork<Params> work{{smem.groups, nullptr, nullptr, capacity}, a, b, sfa, sfb};
+        const ScaledGroupWork<Params> work{{}, {{}, smem.groups, nullptr, nullptr, capacity}, a, b, sfa, sfb};
         multiply_floats<ScaledGroupSpec<Params>>(smem.slots, work, epilogue);
     }
 }

@@ -64,8 +64,7 @@ struct Thread {
     int lane = 0, warp = 0;
     bool done = false;
     std::deque<std::vector<Copy>> groups;  // of asynchronous copies, the open one last
-    std::vector<BulkCopy> bulk;            // bulk copies that have not been waited for
-    size_t committed = 0;                  // of them
+    std::deque<std::vector<BulkCopy>> bulk;  // the same of bulk copies
     bool vote = false;  // brought to a barrier
 };
 
@@ -185,8 +184,7 @@ inline void run_block(unsigned shared_bytes) {
         t.warp = i / 32;
         t.done = false;
         t.groups.assign(1, {});
-        t.bulk.clear();
-        t.committed = 0;
+        t.bulk.assign(1, {});
         machine.warps[t.warp].meeting.size++;
         getcontext(&t.context);
         t.context.uc_stack.ss_sp = t.stack.get();

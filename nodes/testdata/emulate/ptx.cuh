@@ -34,6 +34,7 @@ inline void cp_async_zero(bool wanted, u32 dst, const void* src, u32 bytes, u32 
 }
 inline int thread() { return threadIdx.x; }
 inline void cp_async16_zero(bool wanted, u32 dst, const void* src, u32 bytes) { cp_async_zero(wanted, dst, src, bytes, 16); }
+inline void cp_async8_zero(u32 dst, const void* src, u32 bytes) { cp_async_zero(true, dst, src, bytes, 8); }
 inline void cp_async4_zero(bool wanted, u32 dst, const void* src, u32 bytes) { cp_async_zero(wanted, dst, src, bytes, 4); }
 inline void cp_async16(bool wanted, u32 dst, const void* src) { cp_async16_zero(wanted, dst, src, 16); }
 inline int fresh(int x) { return x; }
@@ -51,22 +52,46 @@ inline void cp_bulk(void* dst, u32 src, u32 bytes) {
     if (bytes % 16 != 0 || reinterpret_cast<uintptr_t>(dst) % 16 != 0) fail("a bulk copy of what is not aligned");
     check_device(dst, bytes);
     if (machine.late) {
-        machine.current->bulk.push_back({dst, src, bytes});
+        machine.current->bulk.back().push_back({dst, src, bytes});
         return;
     }
     memcpy(dst, machine.shared + src, bytes);
 }
-inline void cp_bulk_commit() { machine.current->committed = machine.current->bulk.size(); }
-inline void cp_bulk_wait_read() {
-    auto& all = machine.current->bulk;
-    for (size_t i = 0; i < machine.current->committed; i++) memcpy(all[i].to, machine.shared + all[i].from, all[i].bytes);
-    all.erase(all.begin(), all.begin() + machine.current->committed);
-    machine.current->committed = 0;
+inline void cp_bulk_commit() { machine.current->bulk.emplace_back(); }
+template <int kPending>
+void cp_bulk_wait_read() {
+    auto& groups = machine.current->bulk;
+    while (static_cast<int>(groups.size()) - 1 > kPending) {
+        for (const BulkCopy& c : groups.front()) memcpy(c.to, machine.shared + c.from, c.bytes);
+        groups.pop_front();
+    }
 }
+inline void cp_bulk_wait() { cp_bulk_wait_read<0>(); }
 inline void bulk_fence() {}
 inline bool elect() { return threadIdx.x % 32 == 0; }
 inline void prefetch_l1(const void* p) { check_device(p, 1); }
 inline void prefetch_l2(const void* p) { check_device(p, 1); }
+
+inline u32 load_relaxed(const u32* p) {
+    check_device(p, 4);
+    return *p;
+}
+inline u32 load_acquire(const u32* p) {
+    give_way();
+    return load_relaxed(p);
+}
+inline void sleep(u32) { give_way(); }
+inline u32 fetch_add(u32* p, u32 by) {
+    check_device(p, 4);
+    const u32 old = *p;
+    *p += by;
+    return old;
+}
+inline u32 fetch_add_release(u32* p, u32 by) { return fetch_add(p, by); }
+inline void store_release(u32* p, u32 v) {
+    check_device(p, 4);
+    *p = v;
+}
 
 inline void st_shared16(u32 dst, const u32 (&v)[4]) {
     check_shared(dst, 16, 16);
