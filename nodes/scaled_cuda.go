@@ -207,7 +207,7 @@ func (x scaledCall) launches(name string, p scaledProduct, s productSize, params
 	product := func(p scaledProduct) {
 		args := join(ptr(x.a), b, ptr(x.sfa), sfb, left, right, flag, ptr(x.offsets), ptr(x.counts), x.rows, rest, x.quant.args())
 		work := p.work(m)
-		if s.decoded && p.OperandType != "float" { // some thread blocks decode
+		if s.decoded && s.plain() { // some thread blocks decode
 			work = math.MaxInt
 		}
 		launches = append(launches, p.launch(c.GPU, name, params(p), work, args...))

@@ -38,6 +38,9 @@ struct StripDecoder {
     struct Slot {
         alignas(16) unsigned char codes[kTurns][32][kBytes];
         u32 factors[32];
+
+        // The word with the factor of the lane's chunk of a turn.
+        __device__ __forceinline__ u32 factor(int turn) const { return factors[(turn * 32 + lane()) * kChunk / kSpan]; }
     };
     // A warp's shared memory. values: of two steps.
     struct Shared {
@@ -143,7 +146,7 @@ private:
             special = odd_factors(slot.factors[lane()]) & (word % kWords == kWords - 1 ? kLastFactors : ~0u);
         }
         const Place place(step, s.rows);
-        bf16* out = s.out + place.first;
+        const auto to = [&](int turn, int at) { return kBulk ? values + (turn * 32 + lane()) * kChunk : s.out + place.first + at; };
         u32 words[kTurns][kBytes / 4], factors[kTurns];
 #pragma unroll
         for (int turn = 0; turn < kTurns; turn++) {
@@ -151,7 +154,7 @@ private:
             for (int k = 0; k < kBytes / 4; k++) {
                 words[turn][k] = reinterpret_cast<const u32*>(slot.codes[turn][lane()])[k];
             }
-            factors[turn] = slot.factors[(turn * 32 + lane()) * kChunk / kSpan];
+            factors[turn] = slot.factor(turn);
         }
 #pragma unroll
         for (int turn = 0; turn < kTurns; turn++) {
@@ -160,7 +163,7 @@ private:
             Vec16 eight;
             special |= decode_chunk(eight.word, words[turn], factor_pair(factors[turn]));
             if (kBulk || exists) {
-                *reinterpret_cast<Vec16*>(kBulk ? values + (turn * 32 + lane()) * kChunk : out + at) = eight;
+                *reinterpret_cast<Vec16*>(to(turn, at)) = eight;
             }
         }
         if (__any_sync(0xffffffffu, (special & 0x80808080u) != 0)) {
@@ -168,9 +171,9 @@ private:
             for (int turn = 0; turn < kTurns; turn++) {
                 bool exists;
                 const int at = place(turn, exists);
-                const u32 factor = code_of(slot.factors[(turn * 32 + lane()) * kChunk / kSpan]);
+                const u32 factor = code_of(slot.factor(turn));
                 if (exists && is_special(slot.codes[turn][lane()], factor)) {
-                    decode_each(kBulk ? values + (turn * 32 + lane()) * kChunk : out + at, slot.codes[turn][lane()], factor_value<P::Format>(factor));
+                    decode_each(to(turn, at), slot.codes[turn][lane()], factor_value<P::Format>(factor));
                 }
             }
         }
@@ -249,8 +252,7 @@ private:
     __device__ __forceinline__ void decode_each(bf16* out, const unsigned char* codes, float factor) {
 #pragma unroll 1
         for (int i = 0; i < kChunk; i++) {
-            const int k = order(i);
-            const u32 code = codes[bytes(k)] >> k * Format::kBits % 8 & ((1 << Format::kBits) - 1);
+            const u32 code = code_at<P::CodesB>(codes, order(i));
             out[i] = from_float<bf16>(__fmul_rn(code_value<P::CodesB>(code), factor));
             found |= kExtremes && __float_as_uint(factor) >> 23 < Format::kLeastFactor && (code & Format::kMagnitude) != 0;
         }

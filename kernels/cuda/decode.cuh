@@ -38,6 +38,13 @@ __device__ __forceinline__ float code_value(u32 code) {
     return __uint_as_float(v | sign);
 }
 
+// Code i of those in memory.
+template <CodeKind kCodes>
+__device__ __forceinline__ u32 code_at(const unsigned char* codes, int i) {
+    constexpr int kBits = CodeFormat<kCodes>::kBits;
+    return codes[i * kBits / 8] >> i * kBits % 8 & ((1 << kBits) - 1);
+}
+
 template <FactorKind kFactors>
 __device__ __forceinline__ float factor_value(u32 code) {
     if constexpr (kFactors == kE4M3Factors) {

@@ -38,7 +38,7 @@ struct DGLUQuantEpilogue : DGLUEpilogue<P, Extra> {
         float rows[kParts / 2] = {};  // parts of dprob: of row square_row(lane%4) of each block
         float cols[4] = {};           // of dbias: of column square_col()+lane/4 of the tiles of each half
         typename Backward::Seen none; // dC itself is seen
-        constexpr int kSlots = kAhead == 0 ? 1 : kAhead;
+        constexpr int kSlots = max_of(kAhead, 1);
         typename Backward::Pre pre[kSlots];  // of the row at hand, and of the next one
         const auto load = [&](int part, int k) {
             const int row = part / 2 * kSquare + square_row(k), j = col + part % 2 * kSquare;

@@ -26,16 +26,16 @@ struct Progress {
     __device__ __forceinline__ u32* ready(int group) const { return words + ceil_div(64 + kGroups, 32) * 32 + group; }
 };
 
-// Operands as codes, and where they are decoded to.
-template <int kGroups>
-struct Decoding {
-    const unsigned char* a;
+// Operands of the kernels of this family, as their arguments. left (capacity,K) and right (E,N,K): room for what is decoded ahead;
+// progress: the words of Progress, of which other loops know extreme() alone.
+struct ScaledOperands {
+    const void* a;
     const void* b;
     const unsigned char* sfa;
     const void* sfb;
-    bf16* left;   // (capacity, K)
-    bf16* right;  // (E, N, K)
-    Progress<kGroups> progress;
+    bf16* left;
+    bf16* right;
+    u32* progress;
 };
 
 template <class P>
@@ -54,10 +54,11 @@ struct AheadWork : RowWork<P> {
     static_assert(sizeof(typename Decoder::Shared) <= kRoom && kSlots >= 2, "there is room");
     static_assert(P::CodesA == P::CodesB && !P::NMajor && P::K % 8 == 0, "what is decoded");
 
-    Decoding<P::E> x;
+    ScaledOperands x;
+    Progress<P::E> progress;
     int number, multipliers;  // of this thread block among those that multiply; how many there are
 
-    __device__ __forceinline__ AheadWork(const Groups<P::E>& groups, const Decoding<P::E>& x) : Rows{{}, groups, x.left, x.right}, x(x) {}
+    __device__ __forceinline__ AheadWork(const Groups<P::E>& groups, const ScaledOperands& x) : Rows{{}, groups, x.left, x.right}, x(x), progress{x.progress} {}
 
     __device__ __forceinline__ int first() const { return number; }
     __device__ __forceinline__ int step() const { return multipliers; }
@@ -66,7 +67,7 @@ struct AheadWork : RowWork<P> {
     // Waits until the operands of the tile are decoded. All lanes of a warp call it together.
     __device__ __forceinline__ void await(const Tile& t) const {
         if (threadIdx.x % 32 == 0) {
-            while (ptx::load_acquire(x.progress.ready(t.group)) == 0) {
+            while (ptx::load_acquire(progress.ready(t.group)) == 0) {
                 ptx::sleep(500);  // who waits slows down those waited for
             }
         }
@@ -87,11 +88,11 @@ struct AheadWork : RowWork<P> {
         multipliers = gridDim.x - plan.decoders;
         const int target = number < 0 || plan.decoders == 0 ? all : needed(plan);
         const auto take = [&] {  // in lane 0; all: none
-            return lane != 0 || static_cast<int>(ptx::load_relaxed(x.progress.taken())) >= target ? all : static_cast<int>(ptx::fetch_add(x.progress.taken(), 1));
+            return lane != 0 || static_cast<int>(ptx::load_relaxed(progress.taken())) >= target ? all : static_cast<int>(ptx::fetch_add(progress.taken(), 1));
         };
         const auto from_first = [&](int strip) { return __shfl_sync(0xffffffffu, strip, 0); };
         Decoder decoder(*reinterpret_cast<typename Decoder::Shared*>(smem.slots + threadIdx.x / 32 * kRoom));
-        int strip = from_first(take()), group;
+        int strip = from_first(take()), group = 0;
         Strip s = place(plan, strip, group);
         decoder.begin(s);
         while (strip < all) {
@@ -102,12 +103,12 @@ struct AheadWork : RowWork<P> {
             decoder.begin(s);
             decoder.finish();
             __syncwarp();
-            if (lane == 0 && static_cast<int>(ptx::fetch_add_release(x.progress.decoded(of), 1)) == count(of) - 1) {
-                ptx::store_release(x.progress.ready(of), 1);
+            if (lane == 0 && static_cast<int>(ptx::fetch_add_release(progress.decoded(of), 1)) == count(of) - 1) {
+                ptx::store_release(progress.ready(of), 1);
             }
         }
         if (decoder.found) {
-            *x.progress.extreme() = 1;
+            *progress.extreme() = 1;
         }
         ptx::cp_async_wait<0>();
         __syncthreads();
@@ -146,7 +147,7 @@ private:
         if (lane == 0) {
             plan.first[0] = 0;
             plan.decoders = decoders(strips, tiles);
-            plan.number = static_cast<int>(ptx::fetch_add(x.progress.come(), 1)) - plan.decoders;
+            plan.number = static_cast<int>(ptx::fetch_add(progress.come(), 1)) - plan.decoders;
         }
     }
 
@@ -182,27 +183,19 @@ private:
         return 0;
     }
 
-    // Where a strip lies, and its group; empty where there is none.
+    // Where a strip lies, and its group; empty, and no group, where there is none.
     __device__ __forceinline__ Strip place(const Plan& plan, int strip, int& group) const {
         constexpr i64 kMatrix = static_cast<i64>(P::N) * P::K;
         constexpr int kWords = Decoder::kWords;
         Strip s{};
-        group = 0;
         if (strip >= plan.first[P::E]) {
             return s;
         }
-        for (int high = P::E - 1; group < high;) {  // the last group whose first strip is at most this one: empty ones are passed over
-            const int mid = (group + high + 1) / 2;
-            if (plan.first[mid] <= strip) {
-                group = mid;
-            } else {
-                high = mid - 1;
-            }
-        }
+        group = group_of(plan.first, strip);
         const int i = strip - plan.first[group], ofA = ceil_div(rows(group), kRows);
         const bool a = i < ofA;
         const int row = a ? this->groups.begin(group) + i * kRows : (i - ofA) * kRows;
-        const unsigned char* codes = a ? x.a : group_piece<P::Ptrs>(x.b, group, Decoder::bytes(kMatrix));
+        const unsigned char* codes = a ? static_cast<const unsigned char*>(x.a) : group_piece<P::Ptrs>(x.b, group, Decoder::bytes(kMatrix));
         const unsigned char* factors = a ? x.sfa : group_piece<P::Ptrs>(x.sfb, group, static_cast<i64>(ceil_div(P::N, 128)) * kWords * 512);
         s.rows = min_of((a ? this->groups.real[group] : P::N) - row, kRows);
         s.codes = codes + Decoder::bytes(static_cast<i64>(row) * P::K);

@@ -98,9 +98,6 @@ struct Table {
     }
 };
 
-// Code i of those in memory.
-__device__ __forceinline__ u32 code_of(const unsigned char* codes, int i) { return codes[i * kBits / 8] >> i * kBits % 8 & ((1 << kBits) - 1); }
-
 // Decodes a chunk. Numbers that are none, and their likes in factors of 8 bits, are rare and made one by one.
 __device__ __forceinline__ void decode_chunk(u16* out, const u32 (&words)[kWords], const unsigned char* codes, const Table& table, int line, int c) {
     u32 pairs[4], special = 0;
@@ -117,7 +114,7 @@ __device__ __forceinline__ void decode_chunk(u16* out, const u32 (&words)[kWords
 #pragma unroll 1
         for (int i = 0; i < kChunk; i++) {
             const u32 factor = table.pair(line, c, i / 2) >> i % 2 * 16;
-            out[i] = ptx::to_bf16(__fmul_rn(code_value<P::Codes>(code_of(codes, i)), __uint_as_float(factor << 16)));
+            out[i] = ptx::to_bf16(__fmul_rn(code_value<P::Codes>(code_at<P::Codes>(codes, i)), __uint_as_float(factor << 16)));
         }
         return;
     }
@@ -136,7 +133,7 @@ __device__ __forceinline__ bool beyond(const unsigned char* codes, const Table& 
 #pragma unroll 1
     for (int i = 0; i < n; i++) {
         const u32 factor = table.pair(line, c, i / 2) >> i % 2 * 16 & 0xffff;
-        found |= factor >> 7 < Format::kLeastFactor && (code_of(codes, i) & Format::kMagnitude) != 0;
+        found |= factor >> 7 < Format::kLeastFactor && (code_at<P::Codes>(codes, i) & Format::kMagnitude) != 0;
     }
     return found;
 }

@@ -102,18 +102,6 @@ struct ScaledRowWork : ReadyWork {
     }
 };
 
-// Operands of the kernels of this family, as their arguments. left, right: room for what is decoded ahead; progress: Progress, of which
-// other loops know extreme() alone.
-struct ScaledOperands {
-    const void* a;
-    const void* b;
-    const unsigned char* sfa;
-    const void* sfb;
-    bf16* left;
-    bf16* right;
-    u32* progress;
-};
-
 // The loop that goes with the operands. Each has the shared memory that it takes, and run.
 enum ScaledLoop {
     kAheadLoop,
@@ -137,8 +125,7 @@ struct ScaledRowLoop<P, kAheadLoop> {
     using Smem = RowSmem<P>;
     template <class Epilogue>
     static __device__ __forceinline__ void run(Smem& smem, const ScaledOperands& x, Epilogue& epilogue) {
-        const Decoding<P::E> decoding{static_cast<const unsigned char*>(x.a), x.b, x.sfa, x.sfb, x.left, x.right, {x.progress}};
-        AheadWork<P> work(smem.groups, decoding);
+        AheadWork<P> work(smem.groups, x);
         if (work.decode(smem)) {
             multiply_tiles<RowSpec<P>>(smem.slots, work, epilogue);
         }

@@ -21,6 +21,21 @@ struct RowTile {
     int first, mid, last;
 };
 
+// The group that thing number index belongs to, where first holds the number of each group's first one, and of all.
+template <int kGroups>
+__device__ __forceinline__ int group_of(const int (&first)[kGroups], int index) {
+    int g = 0, high = kGroups - 2;
+    while (g < high) {  // the last group whose first one is at most index: empty ones are passed over
+        const int mid = (g + high + 1) / 2;
+        if (first[mid] <= index) {
+            g = mid;
+        } else {
+            high = mid - 1;
+        }
+    }
+    return g;
+}
+
 // The groups of one launch, in shared memory. Offsets are never trusted: they are kept inside [0, limit] and from
 // decreasing, and rounded down to a multiple of unit.
 template <int kGroups>
@@ -56,18 +71,7 @@ struct Groups {
     }
 
     // The group of a row tile, whose number is below tiles[kGroups].
-    __device__ __forceinline__ int find(int index) const {
-        int g = 0, high = kGroups - 1;
-        while (g < high) {  // the last group whose first tile is at most index: empty ones are passed over
-            const int mid = (g + high + 1) / 2;
-            if (tiles[mid] <= index) {
-                g = mid;
-            } else {
-                high = mid - 1;
-            }
-        }
-        return g;
-    }
+    __device__ __forceinline__ int find(int index) const { return group_of(tiles, index); }
 
     // Row tile index, which is one of group g.
     template <int kTile>
